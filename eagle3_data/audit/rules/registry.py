@@ -52,6 +52,9 @@ class Columns:
 
 Condition = Callable[[Columns], pl.Expr]
 
+CorpusSearch = Callable[[pl.DataFrame, "Thresholds"], pl.DataFrame]
+"""(light records with their index `row`, thresholds) → findings with `row` (null = a whole file), `file_no`, `detail`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -68,6 +71,8 @@ class Rule:
     needs_tokens: bool = False
     """Can only run with a tokenizer."""
     detail: Condition | None = None
+    search: CorpusSearch | None = None
+    """Set for corpus rules, whose `condition` is never true."""
 
     @property
     def family(self) -> str:
@@ -98,6 +103,23 @@ def rule(
         return condition
 
     return register
+
+
+def corpus_rule(
+    code: str, name: str, *, severity: Severity, at: str = "", needs_tokens: bool = False
+) -> Callable[[CorpusSearch], CorpusSearch]:
+    """Register a corpus rule. The decorated function searches the light records of a whole run."""
+
+    def register(search: CorpusSearch) -> CorpusSearch:
+        docs = inspect.getdoc(search) or ""
+        add(Rule(code, name, severity, at, _never, docs, Scope.CORPUS, needs_tokens, None, search))
+        return search
+
+    return register
+
+
+def _never(_: Columns) -> pl.Expr:
+    return pl.lit(False)
 
 
 def add(new: Rule) -> None:
