@@ -1,0 +1,133 @@
+"""The whole run: keys that a batch leaves on its light records, and the corpus rules that search
+them.
+
+What enters: frames with all columns of the road, one after another. What leaves: the same frames +
+`KEY_COLUMNS`, and at
+the end the findings of the corpus rules over all light records. It promises that both are pure and
+give the same whatever
+the borders of the batches: hashes depend on the text only, sampling on the line number only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from eagle3_data.audit.holdout import Holdout as Holdout
+from eagle3_data.audit.shift import words
+from eagle3_data.records.table import Status
+
+if TYPE_CHECKING:
+    from eagle3_data.audit.rules.registry import Rule
+    from eagle3_data.audit.thresholds import Thresholds
+
+KEY_COLUMNS: dict[str, pl.DataType] = {
+    # hash of the request's messages (or its text) and tools; null when there are none
+    "key_prompt": pl.UInt64(),
+    "key_answer": pl.UInt64(),  # hash of reasoning, content and tool calls
+    # hash of both, the id, the times and the usage: equal = the same record twice
+    "key_record": pl.UInt64(),
+    "key_opening": pl.UInt64(),  # hash of the first sentence of content; null when short
+    "key_tag": pl.String(),  # name of the tag that closes the answer; null for none
+    "key_holdout": pl.Int32(),  # number of the held-out prompt inside the user text; null for none
+    "key_words_prompt": pl.List(pl.UInt32),  # word hashes on sampled rows; null elsewhere
+    "key_words_answer": pl.List(pl.UInt32),
+}
+
+_OPENING = r"^\s*([^.!?\n。！？]{20,160}[.!?。！？:])"
+
+
+def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -> pl.DataFrame:
+    """`frame` + KEY_COLUMNS, one row for one row. Rows that are no records have nulls."""
+    record = pl.col("status") == Status.RECORD.value
+    asked = pl.coalesce("messages_json", "prompt_text")
+    prompt = _mixed(asked.hash(seed=1), pl.col("tools_json").hash(seed=2))
+    answer = _mixed(
+        pl.col("reasoning").hash(seed=3),
+        pl.col("content").hash(seed=4),
+        pl.col("tool_calls_json").hash(seed=5),
+    )
+    rest = pl.struct(
+        "record_id", "created", "latency_s", "finish_reason", "completion_tokens", "choice", "turn"
+    ).hash(seed=6)
+    tail = pl.col("content").str.tail(48)
+    found = frame.select(
+        pl.when(record & asked.is_not_null()).then(prompt).alias("key_prompt"),
+        pl.when(record).then(answer).alias("key_answer"),
+        pl.when(record).then(_mixed(prompt, answer, rest)).alias("key_record"),
+        pl.col("content").str.head(200).str.extract(_OPENING).hash(seed=7).alias("key_opening"),
+        pl.col("content").str.head(200).str.contains(_OPENING).alias("opened"),
+        tail.str.extract(r"</([A-Za-z_][A-Za-z0-9_]{1,24})>\s*$").alias("key_tag"),
+    ).with_columns(key_opening=pl.when("opened").then("key_opening"))
+    sampled = words(frame)
+    none = pl.Series("key_holdout", [None] * frame.height, dtype=pl.Int32)
+    return frame.hstack(
+        found.drop("opened")
+        .with_columns(
+            key_holdout=none if holdout is None else holdout.found(frame["user_text"]),
+            key_words_prompt=sampled[0],
+            key_words_answer=sampled[1],
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in KEY_COLUMNS.items())
+    )
+
+
+def _mixed(*hashes: pl.Expr) -> pl.Expr:
+    """One hash of several, order kept."""
+    total = hashes[0]
+    for one in hashes[1:]:
+        total = pl.struct(total.alias("a"), one.alias("b")).hash(seed=8)
+    return total
+
+
+def corpus_findings(
+    light: pl.DataFrame, thresholds: Thresholds, rules: Sequence[Rule]
+) -> pl.DataFrame:
+    """Findings (columns of the findings frame) of the corpus rules among `rules`, in their order.
+
+    `light`: all light records in the order of the inputs, with KEY_COLUMNS. A finding of a whole
+    file has a null `line`.
+    """
+    records = light.with_row_index("row").filter(pl.col("status") == Status.RECORD.value)
+    parts: list[pl.DataFrame] = []
+    for rule in rules:
+        if rule.search is not None and records.height:
+            found = rule.search(records, thresholds)
+            if found.height:
+                parts.append(_findings(records, found, rule))
+    return pl.concat(parts) if parts else _findings(records.clear(), records.clear(), None)
+
+
+def _findings(records: pl.DataFrame, found: pl.DataFrame, rule: Rule | None) -> pl.DataFrame:
+    """Rows of a search as findings: place and tokens come from the record, the rest from the
+    rule."""
+    place = records.select(
+        pl.col("row"),
+        pl.col("line", "offset").cast(pl.Int64),
+        pl.col("choice", "turn").cast(pl.Int32),
+        pl.col("record_id"),
+        pl.coalesce("supervised_tokens", "completion_tokens").cast(pl.Int64).alias("tokens"),
+    )
+    if rule is None:
+        found = pl.DataFrame(schema={"row": pl.UInt32, "file_no": pl.Int32, "detail": pl.String})
+    told = found.select(
+        pl.col("row").cast(place.schema["row"]),
+        pl.col("file_no").cast(pl.Int32),
+        pl.col("detail").cast(pl.String),
+    )
+    return told.join(place, on="row", how="left", maintain_order="left").select(
+        pl.lit(rule.code if rule else "").alias("code"),
+        pl.lit(rule.name if rule else "").alias("name"),
+        pl.lit(rule.severity.value if rule else "").alias("severity"),
+        "file_no",
+        "line",
+        "offset",
+        "choice",
+        "turn",
+        "record_id",
+        pl.lit(rule.at if rule else "").alias("at"),
+        "detail",
+        "tokens",
+    )
