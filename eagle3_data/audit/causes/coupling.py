@@ -1,0 +1,26 @@
+"""The one table that ties causes to rules, by name: what a cause starts from or explains.
+
+A test compares it with the registry, so that a renamed rule is noticed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+Names = tuple[str, ...]
+
+THOUGHT_IN_CONTENT: Final[Names] = ("thought-in-content",)
+CLOSING_MARKER_ONLY: Final[Names] = ("closing-marker-only",)
+THOUGHT_MISSING: Final[Names] = ("reasoning-missing",)
+THOUGHT_COUNTED: Final[Names] = (
+    "reasoning-lost-by-usage",
+    "tokens-unaccounted",
+    "reasoning-counted-but-missing",
+)
+THOUGHT_FOLLOWS: Final[Names] = ("thought-missing-in-some",)
+KEY_RENAMED: Final[Names] = ("reasoning-key-changes",)
+PROMPT_DIFFERS: Final[Names] = ("prompt-ids-differ", "prompt-count-differs")
+CUT: Final[Names] = ("cut-in-thought", "cut-in-thought-unproven", "many-cut", "cut-by-length")
+WRITTEN_AGAIN: Final[Names] = ("duplicate-record",)
+MIXED_MODELS: Final[Names] = ("mixed-models",)
+TIMEOUT: Final[Names] = ("latency-spike",)
