@@ -1,4 +1,5 @@
-"""Every number that a signal or a rule compares with, in one place, each with its unit and its reason.
+"""Every number that a signal or a rule compares with, in one place, each with its unit and its
+reason.
 
 What enters: the `[thresholds]` table of the configuration. What leaves: a frozen `Thresholds`.
 """
@@ -9,23 +10,28 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Thresholds(BaseModel):
-    """Settable limits. An unknown name is an error, so that a typo never leaves a default in force."""
+    """Settable limits. An unknown name is an error: a typo never leaves a default in force."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # --- records, capture, wrapping ---
     copied_equal_chars: int = 32
-    """Characters from which equal reasoning and content are one text stored twice; "42" and "42" may be honest."""
+    """Characters from which equal reasoning and content are one text stored twice; "42" and "42"
+    may be honest."""
     copied_prefix_chars: int = 80
     """Characters from which one field that begins the other is a copy."""
     tool_call_tokens: int = 64
-    """Tokens that a call may have besides its stored text (markers, indices, XML tags around each argument)."""
+    """Tokens that a call may have besides its stored text (markers, indices, XML tags around each
+    argument)."""
     unseen_tokens: int = 32
-    """Tokens that any answer may have besides its stored text (markers, end of turn, stripped whitespace)."""
+    """Tokens that any answer may have besides its stored text (markers, end of turn, stripped
+    whitespace)."""
     lost_tokens: int = 16
-    """Tokens that the server counted beyond the rebuilt stream before the record counts as incomplete."""
+    """Tokens that the server counted beyond the rebuilt stream before the record counts as
+    incomplete."""
     lost_share: float = 0.05
-    """The same as a share of `completion_tokens`: another tokenization of the same text differs by 1 to 2 %."""
+    """The same as a share of `completion_tokens`: another tokenization of the same text differs by
+    1 to 2 %."""
 
     # --- generation, chat, tokens, corpus ---
     loop_cut_repeats: int = 4
@@ -46,7 +52,7 @@ class Thresholds(BaseModel):
     loop_counter_words: int = 4
     """Words a unit needs when only its numbers change; a row of a multiplication table has
     fewer."""
-    loop_sentences: int = 12
+    loop_sentences: int = 10
     """Sentences or lines in the second half of a cut text before their variety is judged."""
     loop_distinct_share: float = 0.25
     """Distinct ones among them, at most, for a loop that shuffles a few sentences."""

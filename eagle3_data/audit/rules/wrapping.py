@@ -1,0 +1,274 @@
+"""WRP rules: the special tokens around thought and answer. Absent, twice, nested, orphaned, as
+text, or miscounted.
+
+What enters: marker signals of the text and, with a tokenizer, of the ids. What leaves: rules of
+WRP.
+They promise that a marker inside code or quotes is text, and that where ids were captured the ids
+decide.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from eagle3_data.audit.rules.capture import implicit_open
+from eagle3_data.audit.rules.registry import Columns, Severity, rule
+
+ERROR, WARN = Severity.ERROR, Severity.WARN
+
+
+def orders(r: Columns) -> pl.Expr:
+    """Evidence: the markers in the order of the text."""
+    return pl.format(
+        "markers in order (o opens, c closes): reasoning {}, content {}",
+        r.reasoning_order.replace("", "none"),
+        r.content_order.replace("", "none"),
+    )
+
+
+def on_ids(r: Columns) -> pl.Expr:
+    """Evidence: the markers as ids."""
+    return pl.format("opening ids {}, closing ids {}", r.n_open_ids, r.n_close_ids)
+
+
+@rule("WRP001", "marker-doubled", severity=ERROR, at="/response", detail=lambda r: r.doubled_marker)
+def marker_doubled(r: Columns) -> pl.Expr:
+    """The same think marker stands twice in a row.
+
+    Why it matters: a template or a client added one that the model did not sample.
+    What to do: store the text as the server sent it; capture again.
+
+    Not flagged: markers inside code or quotes.
+    """
+    return r.answered & r.doubled_marker.is_not_null() & ~r.asked_about_markers
+
+
+@rule("WRP002", "markers-nested", severity=ERROR, at="/response", detail=orders)
+def markers_nested(r: Columns) -> pl.Expr:
+    """A thought is opened inside a thought.
+
+    Why it matters: where thought ends and answer begins is undefined, for parsers and for the loss
+    mask.
+    What to do: leave these records out.
+
+    Not flagged: markers inside code or quotes, or where the user asked about them.
+    """
+    inside = r.reasoning_order.str.contains("o", literal=True) & r.reasoning_leads.is_null()
+    twice = r.reasoning_order.str.contains("oo") | r.content_order.str.contains("oo")
+    return r.answered & (inside | twice) & ~r.asked_about_markers
+
+
+@rule("WRP003", "closed-again-in-answer", severity=ERROR, at="/response/content", detail=orders)
+def closed_again_in_answer(r: Columns) -> pl.Expr:
+    """The answer holds another closing marker although the thought was already closed.
+
+    Why it matters: the model wandered back into thinking; the split between thought and answer is
+    arbitrary.
+    What to do: leave these records out.
+
+    Not flagged: markers inside code or quotes, or where the user asked about them.
+    """
+    return (
+        r.answered
+        & r.has_reasoning
+        & r.content_order.str.contains("^c|cc")
+        & ~r.asked_about_markers
+    )
+
+
+@rule("WRP004", "closed-inside-thought", severity=ERROR, at="/response/reasoning", detail=orders)
+def closed_inside_thought(r: Columns) -> pl.Expr:
+    """A closing marker stands in the middle of the reasoning.
+
+    Why it matters: the first closing marker ends the thought, so a part of the answer is stored as
+    thought.
+    What to do: check the reasoning parser of the server; capture again.
+
+    Not flagged: a marker at the very end (CAP016), inside code or quotes, or where the user asked
+    about it.
+    """
+    ends = r.reasoning_trails.is_not_null().cast(pl.Int64)
+    closes = r.reasoning_order.str.count_matches("c", literal=True).cast(pl.Int64)
+    return r.answered & (closes > ends) & ~r.asked_about_markers
+
+
+@rule("WRP005", "marker-in-answer", severity=WARN, at="/response/content", detail=orders)
+def marker_in_answer(r: Columns) -> pl.Expr:
+    """The answer writes think markers in the middle of its text.
+
+    Why it matters: as text it is harmless; as control ids it is a second thought. Only captured ids
+    can tell.
+    What to do: look at some; capture ids.
+
+    Not flagged: markers inside code or quotes, or where the user asked about them.
+    """
+    middle = r.content_leads.is_null() & ~r.content_order.str.contains("^c|cc|oo")
+    return r.answered & middle & (r.content_order != "") & ~r.asked_about_markers
+
+
+@rule(
+    "WRP006",
+    "marker-as-text",
+    severity=ERROR,
+    at="/response/token_ids",
+    needs_tokens=True,
+    detail=on_ids,
+)
+def marker_as_text(r: Columns) -> pl.Expr:
+    """A think marker stands in the captured ids as several ordinary tokens.
+
+    Why it matters: a span search by id does not find it, and a drafter that learns the one id
+    learns the wrong one.
+    What to do: check that the tokenizer is the served model's; some vocabularies have no such
+    token.
+    """
+    return r.marker_as_text
+
+
+@rule(
+    "WRP007",
+    "markers-repeated-in-ids",
+    severity=ERROR,
+    at="/response/token_ids",
+    needs_tokens=True,
+    detail=on_ids,
+)
+def markers_repeated_in_ids(r: Columns) -> pl.Expr:
+    """The sampled ids hold more than one opening or closing marker.
+
+    Why it matters: the thought has no single border.
+    What to do: leave these records out.
+    """
+    return r.answered & ((r.n_open_ids > 1) | (r.n_close_ids > 1))
+
+
+@rule(
+    "WRP008",
+    "closing-id-missing",
+    severity=ERROR,
+    at="/response/token_ids",
+    needs_tokens=True,
+    detail=on_ids,
+)
+def closing_id_missing(r: Columns) -> pl.Expr:
+    """Thought and answer are both there, but no closing marker was sampled.
+
+    Why it matters: the server split the text by something else than the marker, or the ids belong
+    to another answer.
+    What to do: check the reasoning parser and the profile against the model.
+
+    Not flagged: tool calls right after a thought, which end it without a marker in some families.
+    """
+    sampled = r.ids_captured & (r.n_close_ids == 0) & ~r.marker_as_text.fill_null(False)
+    return r.answered & r.has_reasoning & r.has_content & sampled & (r.wrapper_tokens > 1)
+
+
+@rule(
+    "WRP009",
+    "opening-id-missing",
+    severity=ERROR,
+    at="/response/token_ids",
+    needs_tokens=True,
+    detail=on_ids,
+)
+def opening_id_missing(r: Columns) -> pl.Expr:
+    """The family samples its opening marker, but it is neither in the ids nor at the end of the
+    prompt.
+
+    Why it matters: the thought begins without its control token, which happens in no serving of
+    this model.
+    What to do: check `--profile` and the chat template: another version may open the thought in the
+    prompt.
+    """
+    absent = r.ids_captured & (r.n_open_ids == 0) & ~r.prompt_ends_open.fill_null(True)
+    return (
+        r.answered & r.expects_open & r.has_reasoning & absent & ~r.marker_as_text.fill_null(False)
+    )
+
+
+@rule(
+    "WRP010",
+    "control-string-at-end",
+    severity=WARN,
+    at="/response/content",
+    detail=lambda r: r.control_at_end,
+)
+def control_string_at_end(r: Columns) -> pl.Expr:
+    """A text ends in a control string such as an end-of-turn marker.
+
+    Why it matters: special tokens were not left out in decoding; as text it is encoded into
+    ordinary tokens.
+    What to do: `--repair` takes it off; set `skip_special_tokens` in the capture.
+
+    Not flagged: strings inside code or quotes, or where the user asked about them.
+    """
+    return r.answered & r.control_at_end.is_not_null() & ~r.asked_about_markers
+
+
+@rule(
+    "WRP011",
+    "control-string-inside",
+    severity=ERROR,
+    at="/response/content",
+    detail=lambda r: r.control_inside,
+)
+def control_string_inside(r: Columns) -> pl.Expr:
+    """A control string stands in the middle of a text.
+
+    Why it matters: the model went on after the end of its turn and wrote the next one, or special
+    tokens leaked.
+    What to do: check the stop tokens of the server; capture again.
+
+    Not flagged: strings inside code or quotes, or where the user asked about them.
+    """
+    return r.answered & r.control_inside.is_not_null() & ~r.asked_about_markers
+
+
+@rule(
+    "WRP012",
+    "wrapper-count",
+    severity=WARN,
+    at="/response/usage/completion_tokens",
+    needs_tokens=True,
+    detail=lambda r: pl.format(
+        "rebuilt {} tokens, the server counted {}", r.assembled_tokens, r.completion_tokens
+    ),
+)
+def wrapper_count(r: Columns) -> pl.Expr:
+    """The rebuilt stream differs from the server's count by no more than the tokens around thought
+    and answer.
+
+    Why it matters: the same difference in every record means that markers or the stop token are
+    assumed wrongly: dropped in decoding, held by the prompt, or not counted.
+    What to do: compare with `profile check`; single records differ by 1 or 2 because text is not
+    ids.
+    """
+    off = r.count_delta.abs()
+    return r.answered & ~r.ids_captured & (off > 0) & (off <= r.wrapper_tokens)
+
+
+@rule("WRP013", "prompt-opens-thought", severity=WARN, at="/request/messages", needs_tokens=True)
+def prompt_opens_thought(r: Columns) -> pl.Expr:
+    """The prompt ends in the opening marker where no thought should follow.
+
+    Why it matters: the record says that thinking is off, or the profile that the model opens the
+    thought itself; what was rendered says otherwise, and one of them is wrong.
+    What to do: check the template settings of the request, and `--profile`.
+    """
+    return r.answered & r.prompt_ends_open & (~r.thinking_on | r.expects_open.fill_null(False))
+
+
+@rule("WRP014", "opening-in-prompt-and-text", severity=ERROR, at="/response/content", detail=orders)
+def opening_in_prompt_and_text(r: Columns) -> pl.Expr:
+    """The family opens the thought in the prompt, yet the stored text begins with the opening
+    marker too.
+
+    Why it matters: it was added by the server or a client and not sampled; kept, it would be
+    supervised.
+    What to do: `--repair` takes it off where the record is split; or turn off the option that puts
+    it back.
+
+    Not flagged: families that sample the marker themselves.
+    """
+    leads = r.content_leads.is_not_null() | r.reasoning_leads.is_not_null()
+    return r.answered & r.thinking_on & r.open_in_prompt & leads & ~implicit_open(r)
