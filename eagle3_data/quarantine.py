@@ -10,7 +10,7 @@ which changed since the check are an error, and that only files it wrote itself 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
+from eagle3_data.records.repair import Markers, repaired_line
 from eagle3_data.records.sniff import BOM
 from eagle3_data.records.streams import open_stream
 from eagle3_data.writing import Draft, OutputError, refuse_unwritable
@@ -65,17 +66,63 @@ class Kept:
     repair: str | None
 
 
+@dataclass(slots=True)
+class Split:
+    """Where lines go, and how the check mended them."""
+
+    clean: Lines
+    quarantined: Lines
+    repairs: Lines | None
+    markers: Sequence[Markers]
+    every_turn: bool
+
+    def copy(self, pieces: Iterable[bytes], known: Kept, source: Source) -> int:
+        """Write one line to its place; its size with the line end."""
+        if known.keep and known.repair is not None and self.repairs is not None:
+            return self._mend(b"".join(pieces), known, self.repairs, source)
+        target = self.clean if known.keep else self.quarantined
+        target.begin()
+        size = 0
+        for piece in pieces:
+            target.add(piece)
+            size += len(piece)
+        return size
+
+    def _mend(self, line: bytes, known: Kept, repairs: Lines, source: Source) -> int:
+        body = line.rstrip(b"\r\n")
+        mended = repaired_line(body, self.markers, every=self.every_turn)
+        if mended is None:
+            raise OutputError(
+                f"{source.path}:{known.number} was mended in the check but can not be written"
+                " mended: split without --repair"
+            )
+        self.clean.begin()
+        self.clean.add(mended + line[len(body) :])
+        entry = {
+            "file": source.path,
+            "line": known.number,
+            "repairs": known.repair.split(",") if known.repair else [],
+            "original": body.decode(),  # it parsed as JSON, so it is UTF-8
+        }
+        repairs.begin()
+        repairs.add(orjson.dumps(entry) + b"\n")
+        return len(line)
+
+
 def write_quarantine(
     report: Report,
     sources: Sequence[Source],
     directory: Path,
     *,
     overwrite: bool = False,
+    repair: Sequence[Markers] = (),
+    every_turn: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Split the lines of `sources` by their verdicts into `directory`; the manifest written.
 
-    `options` is stored in the manifest as given. Raises OutputError when the report is partial, a
+    `repair`: the marker pairs that the check mended with; `every_turn`: of all turns. `options`
+    is stored in the manifest as given. Raises OutputError when the report is partial, a
     file is in the way, or an input changed since it was checked; OSError when the disk is full.
     After an error no manifest is there.
     """
@@ -92,16 +139,18 @@ def write_quarantine(
             drafts.append(Draft(directory / name, overwrite))
             return drafts[-1]
 
-        clean, quarantined = Lines(draft(CLEAN)), Lines(draft(QUARANTINE))
-        repaired = report.records["repair"].is_not_null().any()
-        repairs = Lines(draft(REPAIRS)) if repaired else None
-        inputs = [
-            _split(report, number, source, clean, quarantined, repairs)
-            for number, source in enumerate(sources)
-        ]
-        if (clean.count, quarantined.count) != (
-            report.ledger.kept, report.ledger.quarantined + report.ledger.unreadable,
-        ):  # fmt: skip
+        kept = report.records.filter(verdict="keep")
+        mended = kept["repair"].is_not_null().any()
+        into = Split(
+            Lines(draft(CLEAN)),
+            Lines(draft(QUARANTINE)),
+            Lines(draft(REPAIRS)) if mended else None,
+            repair,
+            every_turn,
+        )
+        inputs = [_split(report, number, source, into) for number, source in enumerate(sources)]
+        lost = report.ledger.quarantined + report.ledger.unreadable
+        if (into.clean.count, into.quarantined.count) != (report.ledger.kept, lost):
             raise AssertionError("lines written differ from the ledger")
         from eagle3_data.audit.formats import render
 
@@ -113,7 +162,7 @@ def write_quarantine(
             each.close()
         # an old manifest must not vouch for new files, however far the renames below come
         (directory / MANIFEST).unlink(missing_ok=True)
-        if not repaired:
+        if not mended:
             (directory / REPAIRS).unlink(missing_ok=True)
         for each in drafts:
             each.land()
@@ -169,48 +218,26 @@ def _written_before(directory: Path) -> dict[str, str]:
         ) from None
 
 
-def _split(
-    report: Report,
-    file_no: int,
-    source: Source,
-    clean: Lines,
-    quarantined: Lines,
-    repairs: Lines | None,
-) -> dict[str, Any]:
+def _split(report: Report, file_no: int, source: Source, into: Split) -> dict[str, Any]:
     """Copy the lines of one source to where they belong; the source's entry in the manifest."""
     known = _known(report.records, file_no)
     wanted = next(known, None)
-    lines = 0
+    lines = number = offset = 0
     with open_stream(source.real) as stream:
         readline = stream.reader.readline
-        number = offset = 0
         while chunk := readline(CHUNK):
             number += 1
             if offset == 0 and chunk.startswith(BOM):  # belongs to the file, not to its first line
                 chunk, offset = chunk[len(BOM) :], len(BOM)
-            at = offset
+            line = _pieces(chunk, readline)
             if wanted is None or wanted.number != number:
-                while True:  # a blank line, of whatever length
-                    offset += len(chunk)
-                    if chunk.strip():
+                for piece in line:
+                    offset += len(piece)
+                    if piece.strip():  # only a blank line is unknown to the check
                         raise _changed(source)
-                    if chunk.endswith(b"\n") or not (chunk := readline(CHUNK)):
-                        break
                 continue
-            if wanted.repair is not None and wanted.keep and repairs is not None:
-                while not chunk.endswith(b"\n") and (more := readline(CHUNK)):
-                    chunk += more
-                offset += len(chunk)
-                _repaired(chunk, wanted, source, clean, repairs)
-            else:
-                target = clean if wanted.keep else quarantined
-                target.begin()
-                while True:
-                    target.add(chunk)
-                    offset += len(chunk)
-                    if chunk.endswith(b"\n") or not (chunk := readline(CHUNK)):
-                        break
-            if at != wanted.offset or not 0 <= offset - at - wanted.length <= 2:
+            offset += into.copy(line, wanted, source)
+            if not 0 <= offset - wanted.offset - wanted.length <= 2:  # at most \r\n is no content
                 raise _changed(source)
             lines += 1
             wanted = next(known, None)
@@ -222,6 +249,14 @@ def _split(
         "sha256": _sha256(source.real),
         "lines": lines,
     }
+
+
+def _pieces(first: bytes, readline: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The rest of a line after its first piece, never more than CHUNK bytes in memory."""
+    piece = first
+    while piece:
+        yield piece
+        piece = b"" if piece.endswith(b"\n") else readline(CHUNK)
 
 
 def _known(records: pl.DataFrame, file_no: int) -> Iterator[Kept]:

@@ -16,7 +16,17 @@ ROOMS = {
     "profiles": ({"profiles"}, {"orjson", "polars", "pydantic", "packaging"}),
     "tokens": (
         {"tokens", "records", "profiles"},
-        {"orjson", "polars", "pydantic", "numpy", "tokenizers", "fastokens", "tiktoken", "jinja2"},
+        {
+            "orjson",
+            "polars",
+            "pydantic",
+            "numpy",
+            "pyarrow",
+            "tokenizers",
+            "fastokens",
+            "tiktoken",
+            "jinja2",
+        },
     ),
     "audit": (
         {"audit", "records", "profiles", "tokens"},

@@ -139,15 +139,16 @@ def _severities(
     fixed: Settings, ignore: tuple[str, ...], error: tuple[str, ...], warn: tuple[str, ...]
 ) -> dict[str, tuple[str, ...]]:
     """What to ignore, raise, lower. A code of the file gives way to an option that covers it."""
-    given = (*ignore, *error, *warn)
-    left = {
-        code: level
-        for code, level in fixed.severity.items()
-        if not any(code.upper().startswith(one.upper()) for one in given)
-    }
+    from eagle3_data.audit.rules import named
 
-    def with_file(options: tuple[str, ...], wanted: str) -> tuple[str, ...]:
-        return (*options, *(code for code, level in left.items() if level == wanted))
+    levels: dict[str, str] = {}
+    for word in sorted(fixed.severity, key=len):  # the longer word is the nearer one
+        levels.update(dict.fromkeys(named([word]), fixed.severity[word]))
+    for code in named((*ignore, *error, *warn)):
+        levels.pop(code, None)
+
+    def with_file(given: tuple[str, ...], wanted: str) -> tuple[str, ...]:
+        return (*given, *(code for code, level in levels.items() if level == wanted))
 
     return {
         "ignore": with_file(ignore or fixed.ignore, "ignore"),

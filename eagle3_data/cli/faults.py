@@ -24,13 +24,14 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class UsageFault(Exception):
+class UsageFault(ValueError):
     """The call can not work; the message says why and what to do next."""
 
 
 def explained(error: Exception) -> bool:
     """True when the message was written for the user: our own classes, the system's about files."""
-    return isinstance(error, OSError) or type(error).__module__.startswith("eagle3_data")
+    ours = type(error).__module__.startswith("eagle3_data")
+    return isinstance(error, OSError) or (ours and isinstance(error, ValueError))
 
 
 def tell(error: Exception, *, verbose: bool) -> None:

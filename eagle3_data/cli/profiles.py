@@ -7,14 +7,13 @@ has.
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eagle3_data.cli import console
+from eagle3_data.cli import console, options
 from eagle3_data.cli.faults import Exit
-from eagle3_data.cli.options import Json, Verbose
 
 if TYPE_CHECKING:
     from eagle3_data.profiles.profile import Profile
@@ -24,7 +23,7 @@ NameOrFile = Annotated[
 ]
 
 
-def profiles(json: Json = False) -> None:
+def profiles(json: options.Json = False) -> None:
     """List the shipped profiles: the model families and what is known of them.
 
     Example: eagle3-data profiles
@@ -45,7 +44,7 @@ def profiles(json: Json = False) -> None:
     )
 
 
-def profile_show(name: NameOrFile, json: Json = False) -> None:
+def profile_show(name: NameOrFile, json: options.Json = False) -> None:
     """Show one profile.
 
     Example: eagle3-data profile show qwen3
@@ -57,16 +56,20 @@ def profile_show(name: NameOrFile, json: Json = False) -> None:
         console.data(shown.model_dump(mode="json"))
         return
     facts = shown.model_dump(mode="json", exclude_defaults=True)
-    console.result("\n".join(f"{key}: {_json(value)}" for key, value in facts.items()))
+    width = max(len(key) for key in facts)
+    console.result("\n".join(_fact(key, value, width) for key, value in facts.items()))
 
 
 def profile_check(
     name: NameOrFile,
-    tokenizer: Annotated[Path, typer.Option(metavar="DIR", help="Tokenizer of the target model.")],
-    json: Json = False,
-    verbose: Verbose = False,
+    tokenizer: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Tokenizer of the target model: a folder or file."),
+    ],
+    json: options.Json = False,
+    verbose: options.Verbose = False,
 ) -> None:
-    """Prove each marker of a profile against a tokenizer. Exit code 1 when something differs.
+    """Prove each marker of a profile against a tokenizer. Exit 1 when something differs.
 
     Example: eagle3-data profile check qwen3 --tokenizer ./Qwen3-8B
     """
@@ -75,7 +78,29 @@ def profile_check(
     from eagle3_data.tokens.tokenizer import open_tokenizer
 
     proofs = prove(load(name), open_tokenizer(tokenizer))
-    raise typer.Exit(Exit.CLEAN)
+    failed = sum(proof.failed for proof in proofs)
+    if json:
+        console.data([{**asdict(proof), "failed": proof.failed} for proof in proofs])
+    else:
+        width = max((len(proof.marker) for proof in proofs), default=0)
+        for proof in proofs:
+            mark = "DIFFERS" if proof.failed else "ok"
+            console.result(console.visible(f"{mark:8}{proof.marker:{width}}  {proof.reason}"))
+        told = f"{failed} differ" if failed else "none differs"
+        console.result(f"{len(proofs)} markers looked up, {told}")
+    raise typer.Exit(Exit.FINDINGS if failed else Exit.CLEAN)
+
+
+def _fact(key: str, value: object, width: int) -> str:
+    """One key of a profile on one line, a list or table one line an entry."""
+    import orjson
+
+    def spelled(part: object) -> str:
+        return part if isinstance(part, str) and key == "notes" else orjson.dumps(part).decode()
+
+    parts = value if isinstance(value, list) else [value]
+    lines = f"\n{'':{width}}  ".join(spelled(part) for part in parts)
+    return f"{key:{width}}  {console.visible(lines)}"
 
 
 def _opening(one: Profile) -> str:

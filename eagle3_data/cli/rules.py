@@ -6,13 +6,13 @@ It promises that docs/rules.md is `rules --format markdown`, word for word.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eagle3_data.cli import console
-from eagle3_data.cli.faults import UsageFault
 from eagle3_data.cli.options import Json
 
 if TYPE_CHECKING:
@@ -40,19 +40,23 @@ class RulesFormat(StrEnum):
 
 def rule(
     code: Annotated[
-        str, typer.Argument(help="Code or readable name, e.g. CAP001 or reasoning-missing.")
+        str, typer.Argument(help="Code, name or prefix: CAP001, reasoning-missing, CAP.")
     ],
     json: Json = False,
 ) -> None:
-    """Explain one rule: what fires it, why it matters, what to do.
+    """Explain a rule: what fires it, why it matters, what to do.
 
     Example: eagle3-data rule CAP001
     """
-    found = _named(code)
+    from eagle3_data.audit.rules import all_rules, named
+
+    codes = named([code])
+    found = [one for one in all_rules() if one.code in codes]
     if json:
-        console.data(_described(found))
+        described = [_described(one) for one in found]
+        console.data(described[0] if len(described) == 1 else described)
     else:
-        console.result(_page(found))
+        console.result("\n\n".join(_page(one) for one in found))
 
 
 def rules(
@@ -63,7 +67,9 @@ def rules(
 
     Example: eagle3-data rules --format markdown > rules.md
     """
-    known = _all()
+    from eagle3_data.audit.rules import all_rules
+
+    known = all_rules()
     if json or format is RulesFormat.JSON:
         console.data([_described(one) for one in known])
     elif format is RulesFormat.MARKDOWN:
@@ -74,7 +80,7 @@ def rules(
         console.result("\n".join(lines))
 
 
-def markdown(known: list[Rule]) -> str:
+def markdown(known: Sequence[Rule]) -> str:
     """The page docs/rules.md."""
     parts = [
         "# Rules\n",
@@ -92,28 +98,6 @@ def markdown(known: list[Rule]) -> str:
     return "\n".join(parts)
 
 
-def _all() -> list[Rule]:
-    from eagle3_data.audit.rules import load
-
-    return sorted(load().values(), key=lambda one: one.code)
-
-
-def _named(text: str) -> Rule:
-    from difflib import get_close_matches
-
-    wanted = text.strip()
-    known = _all()
-    for one in known:
-        if wanted.upper() == one.code or wanted.lower() == one.name:
-            return one
-    words = [word for one in known for word in (one.code, one.name)]
-    near = get_close_matches(wanted.upper(), words, n=2) + get_close_matches(
-        wanted.lower(), words, n=2
-    )
-    hint = f"did you mean {' or '.join(near)}?" if near else "eagle3-data rules lists them all"
-    raise UsageFault(f"no rule is called {text!r}: {hint}")
-
-
 def _facts(one: Rule) -> str:
     facts = [
         one.severity.value,
@@ -127,7 +111,7 @@ def _facts(one: Rule) -> str:
 
 
 def _page(one: Rule) -> str:
-    return f"{one.code} {one.name} ({_facts(one)})\n\n{one.docs.strip()}\n"
+    return f"{one.code} {one.name} ({_facts(one)})\n\n{one.docs.strip()}"
 
 
 def _described(one: Rule) -> dict[str, Any]:
