@@ -135,7 +135,7 @@ def _shipped() -> Mapping[str, Profile]:
 
 
 def _directory() -> Traversable:
-    """`_profiles` inside an installed wheel, `schemas/profiles` beside the package in a checkout.
+    """`_profiles` in an installed wheel, `schemas/profiles` beside the package in a checkout."""
     package = files("eagle3_data")
     packed = package / "_profiles"
     return packed if packed.is_dir() else Path(str(package)).parent / "schemas" / "profiles"
