@@ -62,10 +62,11 @@ def check(
       zstdcat day1.zst | eagle3-data check - --ignore GEN
       eagle3-data check raw_responses.jsonl --quarantine split/
     """
-    from eagle3_data import pipeline
+    from eagle3_data import pipeline, plan
     from eagle3_data.audit.formats import FORMATS
     from eagle3_data.cli.config import Settings, located, read
     from eagle3_data.cli.outputs import parse
+    from eagle3_data.profiles.load import load
     from eagle3_data.quarantine import refuse_occupied, write_quarantine
     from eagle3_data.records.sources import expand
 
@@ -106,7 +107,15 @@ def check(
     for one in outputs:
         _write(report, one, shown, overwrite=overwrite, quiet=quiet)
     if quarantine is not None and not report.partial:
-        write_quarantine(report, sources, quarantine, overwrite=overwrite, options=asked)
+        write_quarantine(
+            report,
+            sources,
+            quarantine,
+            overwrite=overwrite,
+            repair=plan.marker_pairs(load(asked["profile"] or report.profile.name)),
+            every_turn=asked["turns"] == "all",
+            options=asked,
+        )
         if not quiet:
             bad = report.ledger.quarantined + report.ledger.unreadable
             console.note(f"{quarantine}: {report.ledger.kept} lines clean, {bad} in quarantine")

@@ -47,7 +47,7 @@ def profiles(json: options.Json = False) -> None:
 def profile_show(name: NameOrFile, json: options.Json = False) -> None:
     """Show one profile.
 
-    Example: eagle3-data profile show qwen3
+    Example: eagle3-data profile show qwen3-hybrid
     """
     from eagle3_data.profiles.load import load
 
@@ -71,7 +71,7 @@ def profile_check(
 ) -> None:
     """Prove each marker of a profile against a tokenizer. Exit 1 when something differs.
 
-    Example: eagle3-data profile check qwen3 --tokenizer ./Qwen3-8B
+    Example: eagle3-data profile check qwen3-hybrid --tokenizer ./Qwen3-8B
     """
     from eagle3_data.profiles.load import load
     from eagle3_data.profiles.prove import prove
@@ -98,12 +98,14 @@ def _fact(key: str, value: object, width: int) -> str:
     def spelled(part: object) -> str:
         return part if isinstance(part, str) and key == "notes" else orjson.dumps(part).decode()
 
-    parts = value if isinstance(value, list) else [value]
+    parts = (
+        value if isinstance(value, list) else str(value).splitlines() if key == "notes" else [value]
+    )
     lines = f"\n{'':{width}}  ".join(spelled(part) for part in parts)
     return f"{key:{width}}  {console.visible(lines)}"
 
 
 def _opening(one: Profile) -> str:
     if one.open_in_prompt is None:
-        return "not known"
+        return "none" if one.thinking == "never" else "not known"
     return "in the prompt" if one.open_in_prompt else "sampled"
