@@ -86,8 +86,8 @@ def answers(frame: pl.DataFrame, profile: Profile | None = None) -> pl.DataFrame
         tail.str.extract(f"({_UNFINISHED})").str.strip_chars().alias("half_end"),
         content.str.contains("```", literal=True).alias("fenced"),
         (content.str.len_bytes() <= 40).alias("short"),
-        opening.str.contains_any(REFUSALS, ascii_case_insensitive=True).alias("refusing"),
-        prompt.str.contains_any(_VARIABLE_HINTS).alias("variable"),
+        opening.str.contains_any(list(REFUSALS), ascii_case_insensitive=True).alias("refusing"),
+        prompt.str.contains_any(list(_VARIABLE_HINTS)).alias("variable"),
         pl.col("tools_json").is_not_null().alias("tools"),
     )
     bare = content.str.strip_chars().str.to_lowercase()
@@ -110,14 +110,14 @@ def answers(frame: pl.DataFrame, profile: Profile | None = None) -> pl.DataFrame
                 frame,
                 cheap["refusing"],
                 "refusal",
-                sentence.str.extract_many(REFUSALS).list.first(),
+                sentence.str.extract_many(list(REFUSALS)).list.first(),
             ),
             _on_rows(frame, cheap["variable"], "prompt_variable", variable),
             _on_rows(
                 frame,
                 cheap["tools"],
                 "raw_tool_call",
-                answer.str.extract_many(_RAW_CALLS).list.first(),
+                answer.str.extract_many(list(_RAW_CALLS)).list.first(),
             ),
         ]
     )

@@ -87,7 +87,7 @@ def languages(frame: pl.DataFrame) -> pl.DataFrame:
     asked = pl.lit(False)
     if len(rows):
         prompt = pl.concat_str("user_text", "system_text", separator="\n", ignore_nulls=True)
-        asked = pl.when(mixed).then(prompt).str.to_lowercase().str.contains_any(_NAMED)
+        asked = pl.when(mixed).then(prompt).str.to_lowercase().str.contains_any(list(_NAMED))
     return frame.select(
         *(series.alias(name) for name, series in out.items()),
         (asked.fill_null(False) & (pl.len() > 0)).alias("language_asked"),

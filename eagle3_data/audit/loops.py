@@ -60,6 +60,13 @@ class Loop:
     exact: bool
 
     @property
+    def shown(self) -> str:
+        """The unit from its first whole word on, at most 80 characters."""
+        blank = re.search(rb"\s+", self.unit)
+        turned = self.unit[blank.end() :] + self.unit[: blank.end()] if blank else self.unit
+        return turned.decode(errors="ignore").strip()[:80] or repr(self.unit[:8])[2:-1]
+
+    @property
     def words(self) -> int:
         """Words of the unit; two characters outside ASCII count as one."""
         return len(_WORD.findall(self.unit)) + sum(b > 127 for b in self.unit) // 6
@@ -100,7 +107,7 @@ def loops(frame: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
             raw = text.encode(errors="replace")
             loop = loop_of(raw, thresholds, cut=cut, asked=(asked or "").encode(errors="replace"))
             if loop is not None:
-                unit = loop.unit.decode(errors="ignore").strip()[:80] or repr(loop.unit[:8])[2:-1]
+                unit = loop.shown
                 values = (field, unit, loop.repeats, loop.size, loop.size / len(raw), loop.to_end)
                 for name, value in zip(LOOP_COLUMNS, values, strict=True):
                     found[name][row] = value

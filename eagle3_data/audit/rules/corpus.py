@@ -24,14 +24,14 @@ _TEXT = pl.col("reasoning_chars").fill_null(0) + pl.col("content_chars").fill_nu
 
 def _told(records: pl.DataFrame, detail: pl.Expr) -> pl.DataFrame:
     """Findings on these rows."""
-    return records.select("row", "file_no", detail.alias("detail"))
+    # pl.format of polars 2.1 panics on a column with an empty chunk, which a filter may leave
+    return records.rechunk().select("row", "file_no", detail.alias("detail"))
 
 
-def _of_file(file_no: int, detail: str) -> pl.DataFrame:
-    """One finding on a whole file."""
-    return pl.DataFrame(
-        {"row": [None], "file_no": [file_no], "detail": [detail]}, schema=_NOTHING.schema
-    )
+def _of_files(files: pl.DataFrame, detail: pl.Expr) -> pl.DataFrame:
+    """One finding on each whole file."""
+    nowhere = pl.lit(None, dtype=pl.UInt32).alias("row")
+    return files.rechunk().select(nowhere, "file_no", detail.alias("detail"))
 
 
 def _place(name: str) -> pl.Expr:
@@ -185,13 +185,16 @@ def mixed_servers(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
     """
     server = pl.concat_str("server", "server_version", separator=" ", ignore_nulls=True)
     known = records.with_columns(server.alias("by")).filter(pl.col("server").is_not_null())
-    parts: list[pl.DataFrame] = []
-    for (file_no,), rows in known.group_by(["file_no"], maintain_order=True):
-        counts = rows["by"].value_counts().sort(["count", "by"], descending=[True, False])
-        if counts.height > 1:
-            said = ", ".join(f"{by}: {count}" for by, count in counts.head(6).iter_rows())
-            parts.append(_of_file(int(str(file_no)), f"records by server: {said}"))
-    return pl.concat(parts) if parts else _NOTHING
+    counts = known.group_by("file_no", "by", maintain_order=True).len("rows")
+    files = (
+        counts.sort("rows", descending=True, maintain_order=True)
+        .group_by("file_no", maintain_order=True)
+        .agg(pl.format("{}: {}", "by", "rows").alias("said"), pl.len().alias("servers"))
+        .filter(pl.col("servers") > 1)
+    )
+    return _of_files(
+        files.sort("file_no"), pl.format("records by server: {}", pl.col("said").list.join(", "))
+    )
 
 
 @corpus_rule("SET008", "latency-spike", severity=Severity.WARN, at="/latency_s")
@@ -231,15 +234,14 @@ def many_cut(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
         pl.col("max_tokens").mode().min().alias("limit"),
     )
     many = files.filter((pl.col("cut") >= 2) & (pl.col("cut") > t.cut_share * pl.col("all")))
-    return many.select(
-        pl.lit(None, dtype=pl.UInt32).alias("row"),
-        "file_no",
+    return _of_files(
+        many,
         pl.format(
             "{} of {} answers are cut; max_tokens is mostly {}",
             "cut",
             "all",
             pl.col("limit").cast(pl.String).fill_null("not said"),
-        ).alias("detail"),
+        ),
     )
 
 
@@ -260,12 +262,11 @@ def thought_missing_in_some(records: pl.DataFrame, t: Thresholds) -> pl.DataFram
     some = files.filter(
         (pl.col("none") > 0) & (pl.col("none") < (1 - t.thought_share) * pl.col("all"))
     )
-    return some.select(
-        pl.lit(None, dtype=pl.UInt32).alias("row"),
-        "file_no",
+    return _of_files(
+        some,
         pl.format(
             "{} of {} thinking records have no thought, first in line {}", "none", "all", "line"
-        ).alias("detail"),
+        ),
     )
 
 

@@ -216,9 +216,11 @@ def stopped_at_the_limit(r: Columns) -> pl.Expr:
     """finish_reason says stop, but the answer has exactly as many tokens as were allowed.
 
     Why it matters: gateways rewrite `length` to `stop`, and the cut rows then hide.
-    What to do: with ids or a tokenizer TOK011 decides; otherwise read the last words of some.
+    What to do: capture with ids, which show the end of turn; otherwise read the last words of some.
+    Not flagged: captured ids that end in an end-of-turn id.
     """
-    return r.finish_reason.is_in(FINISHED) & (r.completion_tokens >= r.max_tokens)
+    ended = r.ids_captured & r.ends_eot.fill_null(False)
+    return r.finish_reason.is_in(FINISHED) & (r.completion_tokens >= r.max_tokens) & ~ended
 
 
 @rule(
