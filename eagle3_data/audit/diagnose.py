@@ -37,7 +37,7 @@ CAUSES: Final[tuple[Callable[[Case], Found | None], ...]] = (
 
 
 def diagnose(
-    records: pl.DataFrame, findings: pl.DataFrame, profile: Profile, *, paths: Sequence[str]
+    records: pl.DataFrame, findings: pl.DataFrame, profile: Profile, *, paths: Sequence[str] = ()
 ) -> list[Diagnosis]:
     """Causes found, the one with most records first. `records`: with `codes` and `verdict`, as
     `finish` gives them.

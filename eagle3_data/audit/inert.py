@@ -11,19 +11,11 @@ from __future__ import annotations
 import html
 import re
 
-COMMAND = "##["
-"""The runner of GitHub Actions obeys `##[command]` anywhere in a line of the log, not only at its
-start.
-"""
+_COMMAND = re.compile(r"(?<!\S):(?=:\w)|(?<=##)\[")
+"""The runner of GitHub Actions obeys `::command` at the start of a line of the log (a word may get
+there by wrapping) and `##[command]` anywhere in it."""
 
-_HIDDEN_IN_JSON = re.compile(
-    "[\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\ufff0-\uffff\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-"""What a JSON writer may leave raw though a terminal or an editor acts on it (C1 controls, bidi,
-invisible characters).
-"""
-
+_BEYOND_ASCII = re.compile("[\x7f-\U0010ffff]+")
 
 _NO_MARKUP = " ,;=%/?"
 """Marks that mean nothing inside a line of Markdown or HTML (`:` and `.` would make links)."""
@@ -41,7 +33,7 @@ def inert(text: str, limit: int | None = None) -> str:
     shown = text[:limit]
     if not shown.isprintable():
         shown = "".join(c if c.isprintable() else _escape(c) for c in shown)
-    shown = shown.replace(COMMAND, "##\\x5b")
+    shown = _COMMAND.sub(lambda m: _escape(m.group()), shown)
     if limit is not None and (cut or len(shown) > limit):
         shown = shown[: max(limit - 1, 0)] + "…"
     return shown
@@ -69,7 +61,7 @@ def inert_prose(text: str, limit: int | None = None) -> str:
 
 def inert_json(text: str) -> str:
     """JSON text whose strings hold no raw invisible character; it parses to the same value."""
-    return _HIDDEN_IN_JSON.sub(lambda m: _json_escape(m.group()), text)
+    return _BEYOND_ASCII.sub(_json_run, text)
 
 
 def _escape(char: str) -> str:
@@ -80,6 +72,13 @@ def _escape(char: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_run(match: re.Match[str]) -> str:
+    run = match.group()
+    if run.isprintable():
+        return run
+    return "".join(c if c.isprintable() else _json_escape(c) for c in run)
 
 
 def _json_escape(char: str) -> str:

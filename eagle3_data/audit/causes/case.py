@@ -116,7 +116,9 @@ class Case:
 
     def place(self, file_no: int, line: int | None) -> str:
         """`file:line`, inert."""
-        path = inert(self.paths[file_no]) if 0 <= file_no < len(self.paths) else "input"
+        path = (
+            inert(self.paths[file_no]) if 0 <= file_no < len(self.paths) else f"input {file_no + 1}"
+        )
         return path if line is None else f"{path}:{line}"
 
     def _stretch(self, rows: pl.DataFrame) -> str:

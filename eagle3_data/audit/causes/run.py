@@ -61,7 +61,6 @@ def written_again(case: Case) -> Found | None:
         " in DIR/clean.jsonl. Resume by the ids that are there, not by the number of lines.",
         rows,
         rules=WRITTEN_AGAIN,
-        claims=False,
     )
 
 
@@ -82,7 +81,6 @@ def mixed_models(case: Case) -> Found | None:
         " each model apart.",
         rows,
         rules=MIXED_MODELS,
-        claims=False,
     )
 
 
@@ -116,7 +114,6 @@ def client_timeout(case: Case) -> Found | None:
         "Raise the client's time-out (and the proxy's), and capture these records again.",
         rows,
         rules=TIMEOUT,
-        claims=False,
     )
 
 

@@ -175,7 +175,7 @@ def _grades(report: Report, colour: Paint) -> Iterator[str]:
 
 def _notes(report: Report, colour: Paint) -> Iterator[str]:
     for note in report.notes:
-        yield from _wrap(inert(note), "Note: ", "      ")
+        yield from _wrap(note, "Note: ", "      ")
     reasons: dict[str, list[str]] = {}
     for rule in report.rules_not_run:
         reasons.setdefault(rule.reason, []).append(rule.code)
@@ -230,7 +230,7 @@ def _examples(report: Report, show: int, colour: Paint) -> Iterator[str]:
         for finding in found.head(show).iter_rows(named=True):
             yield "  " + "  ".join(_where(report, finding))
             if finding["detail"]:
-                yield from _wrap(inert(finding["detail"], 300), "    > ", "      ")
+                yield from _wrap(finding["detail"][:300], "    > ", "      ")
 
 
 def _where(report: Report, finding: dict[str, Any]) -> Iterator[str]:
@@ -268,7 +268,7 @@ def _number(value: int | None) -> str:
 
 def _wrap(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(
-        text,
+        inert(text),
         WIDTH,
         initial_indent=first,
         subsequent_indent=rest,
