@@ -1,18 +1,24 @@
-"""All rules: `all_rules()` imports the families, `select()` picks some and sets their severity.
+"""All rules: `all_rules()` imports the families, `choose_rules()` says which run and how severely.
 
 What enters: codes, prefixes, names or ALL. What leaves: rules in the order of their codes.
 It promises that a word that names no rule is an error with the nearest names, never silently
-nothing.
+nothing, and that every rule is either run or told as left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from eagle3_data.audit.rules.registry import REGISTRY, Rule, Severity
+from eagle3_data.audit.rules.registry import REGISTRY, Rule, Scope, Severity
+
+if TYPE_CHECKING:
+    from eagle3_data.audit.report import RuleNotRun
+
+__all__ = ["Choice", "Rule", "RuleError", "Scope", "Severity", "all_rules", "choose_rules", "named"]
 
 FAMILIES = (
     "raw", "record", "capture", "counts", "wrapping", "generation", "chat", "tokens", "corpus",
@@ -20,84 +26,111 @@ FAMILIES = (
 """The modules of this package that hold rules. A new family is a new name here."""
 
 
-class UnknownRule(ValueError):
+class RuleError(ValueError):
     """A word that names no rule; the message says what is near."""
 
 
-def load() -> dict[str, Rule]:
-    """The registry, code → rule, with every family imported."""
-    for family in FAMILIES:
-        import_module(f"{__name__}.{family}")
-    return dict(sorted(REGISTRY.items()))
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which rules run. `run`: each with the severity that it runs under; `left`: the others, and why.
+
+    `severities`: code → severity, where the user set one or a selection turned a rule on.
+    """
+
+    run: tuple[Rule, ...]
+    left: tuple[RuleNotRun, ...]
+    severities: Mapping[str, Severity]
 
 
 def all_rules() -> tuple[Rule, ...]:
     """Every rule in the order of the codes, also those that are off unless selected."""
-    return tuple(load().values())
+    for family in FAMILIES:
+        import_module(f"{__name__}.{family}")
+    return tuple(REGISTRY[code] for code in sorted(REGISTRY))
 
 
 def named(words: Iterable[str]) -> tuple[str, ...]:
-    """Codes of the rules that `words` name: a code, a prefix of one (CAP, WRP00), a readable name,
-    or ALL.
+    """Codes of the rules that `words` name: a code, a prefix (CAP, WRP00), a name, or ALL.
 
-    One word may hold several, with commas. Raises UnknownRule.
+    One word may hold several, with commas. Raises RuleError.
     """
-    known = load()
-    codes: dict[str, None] = {}
-    for word in (part.strip() for text in words for part in text.split(",")):
-        if not word:
-            continue
-        if word.upper() == "ALL":
-            found = list(known)
-        else:
-            found = [
-                c for c, r in known.items() if c.startswith(word.upper()) or r.name == word.lower()
-            ]
+    known = all_rules()
+    codes: set[str] = set()
+    for word in _split(words):
+        found = [
+            rule.code
+            for rule in known
+            if word.upper() == "ALL"
+            or rule.code.startswith(word.upper())
+            or rule.name == word.lower()
+        ]
         if not found:
-            raise UnknownRule(f"no rule is called {word!r}: {_near(word, known)}")
-        codes.update(dict.fromkeys(found))
+            raise RuleError(f"no rule is called {word!r}: {_near(word, known)}")
+        codes.update(found)
     return tuple(sorted(codes))
 
 
-def select(
-    chosen: Iterable[str] = ("ALL",),
-    *,
+def choose_rules(
+    select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    severities: Mapping[str, Severity] | None = None,
+    *,
+    error: Iterable[str] = (),
+    warn: Iterable[str] = (),
     with_tokens: bool = True,
-) -> tuple[Rule, ...]:
-    """Rules to run, each with the severity that it runs under.
+) -> Choice:
+    """Which rules run: those of `select` (all when empty) without those of `ignore`.
 
-    `severities`: word as in `named` → severity; a later entry beats an earlier one. A rule that is
-    IGNORE by default runs as WARN when `chosen` names it by code or name, not by ALL or a family.
-    `with_tokens` False leaves out the rules that need a tokenizer. Raises UnknownRule.
+    `error`, `warn`: rules that run under that severity; a word that names one rule beats a family,
+    and where both name it alike, `error` wins. A rule that is off by default runs as WARN when
+    `select` names it itself. Without `with_tokens` rules that need a tokenizer are left out.
+    Raises RuleError.
     """
-    known = load()
-    words = [part.strip() for text in chosen for part in text.split(",")]
-    dropped = set(named(ignore))
-    exact = {
-        c for c, r in known.items() if c in map(str.upper, words) or r.name in map(str.lower, words)
+    from eagle3_data.audit.report import RuleNotRun
+
+    chosen = _split(select)
+    wanted, dropped = set(named(chosen or ["ALL"])), set(named(ignore))
+    severities = _off_rules_named(chosen)
+    given = [(named([word]), Severity.WARN) for word in _split(warn)]
+    given += [(named([word]), Severity.ERROR) for word in _split(error)]
+    for codes, severity in sorted(given, key=lambda pair: -len(pair[0])):
+        severities.update(dict.fromkeys(codes, severity))
+    run: list[Rule] = []
+    left: list[RuleNotRun] = []
+    for rule in all_rules():
+        severity = severities.get(rule.code, rule.severity)
+        reason = (
+            "not selected"
+            if rule.code not in wanted
+            else "ignored"
+            if rule.code in dropped
+            else "off unless selected"
+            if severity is Severity.IGNORE
+            else "needs a tokenizer"
+            if rule.needs_tokens and not with_tokens
+            else None
+        )
+        if reason is None:
+            run.append(rule if severity is rule.severity else replace(rule, severity=severity))
+        else:
+            left.append(RuleNotRun(rule.code, rule.name, reason))
+    return Choice(tuple(run), tuple(left), severities)
+
+
+def _split(words: Iterable[str]) -> list[str]:
+    return [part.strip() for text in words for part in text.split(",") if part.strip()]
+
+
+def _off_rules_named(words: Sequence[str]) -> dict[str, Severity]:
+    """Rules that are off by default and that a word names itself, not by ALL or a prefix."""
+    names = {word.lower() for word in words}
+    return {
+        rule.code: Severity.WARN
+        for rule in all_rules()
+        if rule.severity is Severity.IGNORE and {rule.code.lower(), rule.name} & names
     }
-    given: dict[str, Severity] = {}
-    for word, severity in (severities or {}).items():
-        given.update(dict.fromkeys(named([word]), severity))
-    rules = []
-    for code in named(words):
-        rule = known[code]
-        severity = given.get(code, rule.severity)
-        if severity is Severity.IGNORE and code in exact and code not in given:
-            severity = Severity.WARN
-        if (
-            code in dropped
-            or severity is Severity.IGNORE
-            or (rule.needs_tokens and not with_tokens)
-        ):
-            continue
-        rules.append(rule if severity is rule.severity else replace(rule, severity=severity))
-    return tuple(rules)
 
 
-def _near(word: str, known: Mapping[str, Rule]) -> str:
-    names: Sequence[str] = [text for rule in known.values() for text in (rule.code, rule.name)]
+def _near(word: str, known: Sequence[Rule]) -> str:
+    names = [text for rule in known for text in (rule.code, rule.name)]
     near = get_close_matches(word.upper(), names, n=2) + get_close_matches(word.lower(), names, n=2)
     return f"did you mean {' or '.join(near)}?" if near else "`eagle3-data rules` lists them all"
