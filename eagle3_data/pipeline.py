@@ -142,20 +142,22 @@ def check(
     `cancel`: when set, reading stops and the report is marked `partial`.
 
     Returns a `Report`; `report.findings` and `report.records` are Polars frames. Raises ValueError (InputError,
-    ProfileError, TokenizerError, UnknownRule, …) with the next step in its text when the call can not be carried out.
+    ProfileError, TokenizerError, RuleError, …) with the next step in its text when the call can not be carried out.
     """
     from eagle3_data import plan
     from eagle3_data.audit.corpus import corpus_findings
     from eagle3_data.audit.diagnose import diagnose
     from eagle3_data.audit.judge import finish, merge
     from eagle3_data.audit.report import write_up
-    from eagle3_data.audit.rules.registry import Scope
+    from eagle3_data.audit.rules import Scope, choose_rules
     from eagle3_data.audit.thresholds import Thresholds
     from eagle3_data.records.shapes import Turns
 
     started = time.perf_counter()
     limits = thresholds or Thresholds()
-    rules = plan.rules(select, ignore, error, warn, with_tokens=tokenizer is not None)
+    rules = choose_rules(
+        select, ignore, error=error, warn=warn, with_tokens=tokenizer is not None
+    )
     sources = plan.sources(paths)
     held_out = plan.holdout(holdout, limits)
     reading = Reading(sources, Turns(turns), progress=progress, cancel=cancel)
@@ -176,7 +178,7 @@ def check(
         reading.repair = plan.marker_pairs(chosen.profile)
         head, frames = [], reading.frames()
     judged = merge(travel(chain(head, frames), stations, workers or os.cpu_count() or 1))
-    outcome = finish(judged, corpus_findings(judged.light, limits, rules.run))
+    outcome = finish(judged, corpus_findings(judged.light, limits, rules.run), rules.severities)
     paths_given = [source.path for source in sources]
     return write_up(
         outcome,

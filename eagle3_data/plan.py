@@ -1,4 +1,4 @@
-"""What a run needs before its first batch: sources, rules, profile, tokenizer, held-out prompts.
+"""What a run needs before its first batch: sources, profile, tokenizer, held-out prompts.
 
 What enters: the options of a call and the first records of the data. What leaves: the parts that `pipeline` puts
 together. It promises that every choice made for the user can be told afterwards, with its reason.
@@ -19,8 +19,7 @@ from eagle3_data import __version__
 
 if TYPE_CHECKING:
     from eagle3_data.audit.holdout import Holdout
-    from eagle3_data.audit.report import ProfileFacts, RuleNotRun, TokenizerFacts
-    from eagle3_data.audit.rules.registry import Rule
+    from eagle3_data.audit.report import ProfileFacts, TokenizerFacts
     from eagle3_data.audit.thresholds import Thresholds
     from eagle3_data.profiles.choose import Choice
     from eagle3_data.profiles.profile import Profile
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
 
 SAMPLE_RECORDS = 64
 """Records whose texts choose the profile and prove the fast tokenizer: about 1 MB of a usual capture."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules of a run, and those left out with the reason."""
-
-    run: tuple[Rule, ...]
-    left: tuple[RuleNotRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,42 +50,6 @@ def sources(paths: Sequence[str | Path | Source] | str | Path) -> list[Source]:
     if len(ready) == len(paths) and ready:
         return ready
     return expand([path.path if isinstance(path, Source) else str(path) for path in paths])
-
-
-def rules(
-    select: Sequence[str],
-    ignore: Sequence[str],
-    error: Sequence[str],
-    warn: Sequence[str],
-    *,
-    with_tokens: bool,
-) -> Rules:
-    """The rules to run with the severity asked for. Raises UnknownRule."""
-    from eagle3_data.audit import rules as catalogue
-    from eagle3_data.audit.report import RuleNotRun
-    from eagle3_data.audit.rules.registry import Severity
-
-    severities = {word: Severity.ERROR for word in error} | {word: Severity.WARN for word in warn}
-    chosen = list(select) or ["ALL"]
-    wanted = catalogue.select(chosen, ignore=ignore, severities=severities)
-    run = tuple(rule for rule in wanted if with_tokens or not rule.needs_tokens)
-    kept = {rule.code for rule in run}
-    asked = {rule.code for rule in wanted}
-    dropped = set(catalogue.named(ignore))
-    left = [
-        RuleNotRun(
-            rule.code,
-            rule.name,
-            "needs a tokenizer (--tokenizer DIR)"
-            if rule.code in asked
-            else "ignored"
-            if rule.code in dropped or rule.severity is Severity.IGNORE
-            else "not selected",
-        )
-        for rule in catalogue.all_rules()
-        if rule.code not in kept
-    ]
-    return Rules(run, tuple(left))
 
 
 def holdout(paths: Sequence[str | Path], limits: Thresholds) -> Holdout | None:
