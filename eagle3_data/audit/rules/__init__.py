@@ -18,7 +18,9 @@ from eagle3_data.audit.rules.registry import REGISTRY, Rule, Scope, Severity
 if TYPE_CHECKING:
     from eagle3_data.audit.report import RuleNotRun
 
-__all__ = ["Choice", "Rule", "RuleError", "Scope", "Severity", "all_rules", "choose_rules", "named"]
+__all__ = [
+    "Choice", "Rule", "RuleError", "Scope", "Severity", "all_rules", "choose_rules", "named", "select",
+]  # fmt: skip
 
 FAMILIES = (
     "raw", "record", "capture", "counts", "wrapping", "generation", "chat", "tokens", "corpus",
@@ -32,7 +34,7 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which rules run. `run`: each with the severity that it runs under; `left`: the others, and why.
+    """Which rules run, each with the severity that it runs under, and why the others are `left`.
 
     `severities`: code → severity, where the user set one or a selection turned a rule on.
     """
@@ -114,6 +116,25 @@ def choose_rules(
         else:
             left.append(RuleNotRun(rule.code, rule.name, reason))
     return Choice(tuple(run), tuple(left), severities)
+
+
+def select(
+    chosen: Iterable[str] = ("ALL",),
+    *,
+    ignore: Iterable[str] = (),
+    severities: Mapping[str, Severity] | None = None,
+    with_tokens: bool = True,
+) -> tuple[Rule, ...]:
+    """The rules that `choose_rules` would run, with `severities` (word → severity) in one mapping."""
+    asked = severities or {}
+    off = [word for word, severity in asked.items() if severity is Severity.IGNORE]
+    return choose_rules(
+        chosen,
+        [*ignore, *off],
+        error=[word for word, severity in asked.items() if severity is Severity.ERROR],
+        warn=[word for word, severity in asked.items() if severity is Severity.WARN],
+        with_tokens=with_tokens,
+    ).run
 
 
 def _split(words: Iterable[str]) -> list[str]:
