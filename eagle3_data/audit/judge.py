@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 BEFORE_THE_ANSWER = ("RAW", "REC")
 """Families that judge lines and files too. All others see only rows that are records."""
+
+BROKEN = (Exception, pl.exceptions.PanicException)
+"""What a rule may raise: it is third-party code, and one that is broken must not end the run. A
+panic of Polars is no `Exception`."""
 
 _RECORD = ("file_no", "line", "choice", "turn")
 _LINE = ("file_no", "line")
@@ -97,7 +102,7 @@ def no_findings() -> pl.DataFrame:
 def judge(frame: pl.DataFrame, rules: Sequence[Rule], thresholds: Thresholds) -> Judged:
     """Every record rule over one batch in one pass. A condition that gives null did not fire."""
     columns = Columns(thresholds)
-    fired, faults = _fire(frame, rules, columns)
+    fired, faults = _fire(frame, rules, thresholds)
     counts = fired.sum().row(0) if fired.width else ()
     hit = {code for code, count in zip(fired.columns, counts, strict=True) if count}
     parts = [no_findings()]
@@ -178,54 +183,59 @@ def finish(
 
 
 def _fire(
-    frame: pl.DataFrame, rules: Sequence[Rule], columns: Columns
+    frame: pl.DataFrame, rules: Sequence[Rule], thresholds: Thresholds
 ) -> tuple[pl.DataFrame, list[RuleFault]]:
-    """A Boolean column a rule, named by its code. Rules that fail are found one by one, only when
-    any fails.
-    """
-    conditions: dict[str, pl.Expr] = {}
-    faults: list[RuleFault] = []
-    for rule in rules:
-        try:
-            conditions[rule.code] = _condition(rule, columns)
-        except (
-            Exception
-        ) as error:  # a rule is third-party code: one that is broken must not end the run
-            faults.append(_fault(rule, error))
+    """A Boolean column a rule, named by its code. The culprit is searched only when any fails."""
+    conditions, unbuilt = _conditions(tuple(rules), thresholds)
+    faults = list(unbuilt)
     try:
         return _select(frame, conditions), faults
-    except Exception:  # some condition is at fault; the whole select does not say which
+    except BROKEN:  # some condition is at fault; the whole select does not say which
         sound: dict[str, pl.Expr] = {}
         for rule in rules:
             if rule.code in conditions:
                 try:
-                    _select(frame.head(1), {rule.code: conditions[rule.code]})
                     _select(frame, {rule.code: conditions[rule.code]})
                     sound[rule.code] = conditions[rule.code]
-                except Exception as error:
+                except BROKEN as error:
                     faults.append(_fault(rule, error))
         return _select(frame, sound), faults
 
 
-def _condition(rule: Rule, columns: Columns) -> pl.Expr:
-    condition = rule.condition(columns).fill_null(False)
-    if rule.family not in BEFORE_THE_ANSWER:
-        condition = condition & (pl.col("status") == Status.RECORD.value)
-    return condition
+@lru_cache(maxsize=4)
+def _conditions(
+    rules: tuple[Rule, ...], thresholds: Thresholds
+) -> tuple[dict[str, pl.Expr], tuple[RuleFault, ...]]:
+    """Code → condition, and the rules whose condition can not be built. Kept, because building a
+    hundred expressions costs 5 ms, as much as evaluating them on a batch.
+    """
+    columns = Columns(thresholds)
+    conditions: dict[str, pl.Expr] = {}
+    faults: list[RuleFault] = []
+    for rule in rules:
+        try:
+            condition = rule.condition(columns).fill_null(False)
+            if rule.family not in BEFORE_THE_ANSWER:
+                condition = condition & (pl.col("status") == Status.RECORD.value)
+            conditions[rule.code] = condition
+        except BROKEN as error:
+            faults.append(_fault(rule, error))
+    return conditions, tuple(faults)
 
 
 def _select(frame: pl.DataFrame, conditions: Mapping[str, pl.Expr]) -> pl.DataFrame:
-    """Exactly Boolean columns of the frame's height. Raises what Polars raises, TypeError for
-    another type.
+    """Boolean columns of the frame's height. Raises what Polars raises, TypeError for others.
+
+    Lazy, because rules share many parts: evaluating those once halves the CPU time.
     """
-    anchored = frame.select(pl.col("file_no"), **conditions).drop("file_no")
-    for name, dtype in anchored.schema.items():
+    fired = frame.lazy().select("file_no", **conditions).collect().drop("file_no")
+    for name, dtype in fired.schema.items():
         if dtype != pl.Boolean:
             raise TypeError(f"the condition of {name} gives {dtype}, not Boolean")
-    return anchored
+    return fired
 
 
-def _fault(rule: Rule, error: Exception) -> RuleFault:
+def _fault(rule: Rule, error: BaseException) -> RuleFault:
     text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     return RuleFault(rule.code, rule.name, inert(text, 300))
 
@@ -240,7 +250,7 @@ def _findings(
         try:
             detail = rule.detail(columns).cast(pl.String).str.head(DETAIL_CHARS)
             return _rows(frame, fired, rule, detail), faults
-        except Exception as error:
+        except BROKEN as error:
             faults.append(_fault(rule, error))
     return _rows(frame, fired, rule, none), faults
 
