@@ -137,7 +137,7 @@ def twin(reference: Tokenizer, sample: Sequence[str]) -> Tokenizer:
 
 
 def _load(reference: JsonTokenizer | RanksTokenizer) -> fastokens.Tokenizer:
-    import fastokens  # type: ignore[import-untyped]
+    import fastokens
 
     if isinstance(reference, RanksTokenizer):
         return fastokens.Tokenizer.from_tiktoken(

@@ -116,11 +116,10 @@ class JsonTokenizer:
         return [decode_known(sequence, self.known, decode) for sequence in ids]
 
     def token_id(self, text: str) -> int | None:
-        if not text:
+        if not text or clean([text]) != [text]:
             return None
         if text in self.added:
             return self.added[text]
-        (text,) = clean([text])
         # The second try guards against an entry that is spelled like the text but stands for
         # another (byte alphabets).
         entry = self.free.token_to_id(text)
@@ -138,6 +137,8 @@ def open_json(files: ModelFiles) -> JsonTokenizer:
     free = _load(files)
     flags: dict[int, Any] = free.get_added_tokens_decoder()
     added = {str(t.content): i for i, t in flags.items()}
+    # Read before the next call, which sets the flag on the very objects it is given.
+    special = frozenset(i for i, t in flags.items() if t.special)
     control = [t for t in flags.values() if is_control(t.content, t.special)]
     free.add_special_tokens([t for t in control if not t.special])
     free.encode_special_tokens = True
@@ -146,7 +147,7 @@ def open_json(files: ModelFiles) -> JsonTokenizer:
         files=files,
         free=free,
         added=added,
-        special=frozenset(i for i, t in flags.items() if t.special),
+        special=special,
         control=tuple(t.content for t in control),
         vocab_size=vocab_size,
     )

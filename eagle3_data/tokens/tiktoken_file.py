@@ -166,10 +166,10 @@ class RanksTokenizer:
         return [decode_known(sequence, self.known, decode) for sequence in ids]
 
     def token_id(self, text: str) -> int | None:
-        if not text:
+        if not text or clean([text]) != [text]:
             return None
         slot = self.slots.get(text)
-        return slot if slot is not None else self.ranks.get(clean([text])[0].encode())
+        return slot if slot is not None else self.ranks.get(text.encode())
 
     def is_special(self, token: int) -> bool:
         return token in self.special
