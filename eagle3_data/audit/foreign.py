@@ -57,7 +57,7 @@ def told_once(findings: pl.DataFrame, foreign: pl.DataFrame) -> pl.DataFrame:
         .group_by("file_no")
         .agg(
             pl.col("code", "name", "severity", "detail").first(),
-            pl.col("tokens").sum(),
+            pl.when(pl.col("tokens").is_not_null().any()).then(pl.col("tokens").sum()),
         )
         .join(foreign, on="file_no")
         .select(

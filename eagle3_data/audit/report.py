@@ -43,8 +43,8 @@ RULE_TABLE: dict[str, pl.DataType] = {
     "code": pl.String(),
     "name": pl.String(),
     "severity": pl.String(),
-    "count": pl.Int64(),  # records (whole-file findings count one each)
-    "share": pl.Float64(),  # of all records and unreadable lines
+    "count": pl.Int64(),  # records, or whole files
+    "share": pl.Float64(),  # of all records and unreadable lines; null = the rule is about files
     "tokens": pl.Int64(),  # supervised tokens of those records; null when no record says
     "file_no": pl.Int32(),
     "line": pl.Int64(),
@@ -273,7 +273,7 @@ def grade_table(records: pl.DataFrame) -> pl.DataFrame:
 def rule_table(outcome: Outcome) -> pl.DataFrame:
     """One row a rule that fired: errors first, then by the tokens at stake, then by count.
 
-    `share` is of all records and unreadable lines.
+    `share` is of all records and unreadable lines, null for a rule about whole files.
     """
     judged = outcome.records.filter(pl.col("verdict") != "file").height
     counts = pl.DataFrame(
@@ -286,9 +286,16 @@ def rule_table(outcome: Outcome) -> pl.DataFrame:
             pl.col("name", "severity").first(),
             pl.when(pl.col("tokens").is_not_null().any()).then(pl.col("tokens").sum()),
             pl.col("file_no", "line").first(),
+            pl.len().alias("told"),
+            pl.col("line").is_null().all().alias("of_files"),
         )
         .join(counts, on="code", how="left")
-        .with_columns(share=(pl.col("count") / max(judged, 1)).clip(upper_bound=1.0))
+        .with_columns(
+            # a foreign file is one finding, but its count is of records
+            share=pl.when(~pl.col("of_files") | (pl.col("count") > pl.col("told"))).then(
+                pl.col("count") / max(judged, 1)
+            )
+        )
         .select(pl.col(name).cast(dtype) for name, dtype in RULE_TABLE.items())
         .sort(
             pl.col("severity") != Severity.ERROR.value,

@@ -228,6 +228,11 @@ def test_a_foreign_file_is_told_once_and_still_counted() -> None:
     assert outcome.records["codes"].to_list()[:3] == [["REC001"]] * 3
 
 
+def test_a_foreign_file_that_nobody_counted_has_no_tokens() -> None:
+    rows = [foreign(n, completion_tokens=None) for n in (1, 2)]
+    assert run(rows, (NO_ANSWER,)).findings["tokens"].to_list() == [None]
+
+
 def test_nothing_in_nothing_out() -> None:
     outcome = finish(merge([]))
     assert outcome.ledger == Ledger(0, 0, 0, 0)

@@ -9,9 +9,11 @@ import pytest
 from hand_made import PROFILE, RULES, report
 
 from eagle3_data.audit.diagnose import diagnose
+from eagle3_data.audit.formats import render
 from eagle3_data.audit.formats.text import report_text, share, size
 from eagle3_data.audit.judge import RuleFault
 from eagle3_data.audit.report import TokenizerFacts
+from eagle3_data.audit.rules.registry import Rule, Severity
 
 ROWS = [
     {"supervised_tokens": 100, "grade": "A"},
@@ -40,6 +42,16 @@ def test_tables_are_exact() -> None:
     (facts,) = made.inputs
     assert dataclasses.astuple(facts) == ("raw.jsonl", 1234, 5, 4, 1)
     assert made.record_count == 4
+
+
+def test_a_rule_about_files_has_no_share_of_records() -> None:
+    empty = Rule("RAW001", "empty-file", Severity.ERROR, "", lambda r: r.status == "file", "Docs.")
+    made = report([{"status": "file", "line": None, "completion_tokens": None}, {}], (empty,))
+    assert made.rules.rows() == [("RAW001", "empty-file", "error", 1, None, None, 0, None)]
+    first, _, *rest = str(made).splitlines()
+    assert first == "FAULTS  in the inputs as a whole; no single line is to blame"
+    assert "RAW001  empty-file  error          1     file              raw.jsonl" in rest
+    assert "1 file; first at raw.jsonl" in render(made, "github").decode()
 
 
 def test_exit_codes() -> None:

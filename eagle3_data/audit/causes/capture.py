@@ -35,9 +35,15 @@ def lost_thought(case: Case) -> Found | None:
     bare = pl.col("reasoning_state").cast(pl.String).fill_null("missing") != "text"
     inside = case.fired(THOUGHT_IN_CONTENT + CLOSING_MARKER_ONLY)
     thinking = pl.col("thinking_on").fill_null(False)
-    # where nothing was counted the rule decides; where something was, the count does
-    measured = pl.coalesce(_lost(case), thinking & case.fired(THOUGHT_MISSING))
-    rows = case.records.filter(bare & ~inside & (case.fired(THOUGHT_COUNTED) | measured))
+    # a count decides, whatever stands in content; where nothing was counted the rule does
+    missing = thinking & case.fired(THOUGHT_MISSING) & ~inside
+    lost = case.fired(THOUGHT_COUNTED) | pl.coalesce(_lost(case), missing)
+    rows = case.records.filter(bare & lost)
+    # a thought too short to show in the count was lost the same way as those of its kind
+    kind = pl.col("reasoning_keys").is_in(rows["reasoning_keys"].unique().implode())
+    alike = case.records.filter(bare & (lost | (missing & kind)))
+    if 2 * rows.height >= alike.height:
+        rows = alike
     if not case.many(rows):
         return None
     name, title, remedy = _field(case, rows)

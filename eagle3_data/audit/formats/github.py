@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eagle3_data.audit.formats.text import count_of, share
+from eagle3_data.audit.formats.text import amount, count_of
 from eagle3_data.audit.inert import inert
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def report_github(report: Report) -> str:
             _command(
                 "error" if row["severity"] == "error" else "warning",
                 where,
-                f"{count_of(row['count'], 'record')} ({share(row['share'])}){stake};"
-                f" first at {report.place(row['file_no'], row['line'])}",
+                f"{amount(row)}{stake}; first at {report.place(row['file_no'], row['line'])}",
             )
         )
     return "".join(line + "\n" for line in lines)

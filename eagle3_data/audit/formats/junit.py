@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from eagle3_data.audit.formats.text import count_of, share
+from eagle3_data.audit.formats.text import amount
 from eagle3_data.audit.inert import inert
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def report_junit(report: Report) -> bytes:
         if row is None:
             continue
         place = report.place(row["file_no"], row["line"])
-        text = f"{count_of(row['count'], 'record')} ({share(row['share'])}); first at {place}"
+        text = f"{amount(row)}; first at {place}"
         if row["severity"] == "error":
             failures += 1
             ET.SubElement(case, "failure", message=text, type=name)

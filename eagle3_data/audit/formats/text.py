@@ -74,8 +74,10 @@ def report_text(
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def share(part: int | float) -> str:
-    """A fraction of one as per cent, never rounded to nothing or to all."""
+def share(part: float | None) -> str:
+    """A fraction of one as per cent, never rounded to nothing or to all; "file" for None."""
+    if part is None:
+        return "file"
     if 0 < part < 0.001:
         return "<0.1 %"
     if 0.999 < part < 1:
@@ -91,6 +93,13 @@ def size(count: int) -> str:
             break
         value /= 1000
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def amount(row: dict[str, Any]) -> str:
+    """Count and share of a row of the rule table: `4 records (36.4 %)`, `1 file`."""
+    if row["share"] is None:
+        return count_of(row["count"], "file")
+    return f"{count_of(row['count'], 'record')} ({share(row['share'])})"
 
 
 def count_of(count: int, noun: str) -> str:
