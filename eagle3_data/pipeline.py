@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -76,6 +76,8 @@ class Reading:
     cancel: Event | None = None
     cut: bool = False
     """True when `cancel` stopped the reading before the end."""
+    lines: int = 0
+    """Non-blank lines handed over: the ledger's own count, taken before any parsing."""
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Record tables, one a batch, in the order of the inputs."""
@@ -89,6 +91,8 @@ class Reading:
                 if self.cancel is not None and self.cancel.is_set():
                     self.cut = True
                     return
+                self.lines += len(batch.lines)
+                self.lines += sum(fault.number is not None for fault in batch.faults)
                 yield table_from(batch, turns=self.turns, repair=self.repair)
                 if self.progress is not None:
                     self.progress(done + batch.bytes_read, total)
@@ -112,6 +116,7 @@ def travel(frames: Iterator[pl.DataFrame], stations: Stations, workers: int) -> 
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
 
 def check(
     paths: Sequence[str | Path | Source] | str | Path,
@@ -155,9 +160,7 @@ def check(
 
     started = time.perf_counter()
     limits = thresholds or Thresholds()
-    rules = choose_rules(
-        select, ignore, error=error, warn=warn, with_tokens=tokenizer is not None
-    )
+    rules = choose_rules(select, ignore, error=error, warn=warn, with_tokens=tokenizer is not None)
     sources = plan.sources(paths)
     held_out = plan.holdout(holdout, limits)
     reading = Reading(sources, Turns(turns), progress=progress, cancel=cancel)
@@ -175,10 +178,15 @@ def check(
         holdout=held_out,
     )
     if repair:  # the marker pair is only known now: read the head again
-        reading.repair = plan.marker_pairs(chosen.profile)
+        reading = replace(reading, repair=plan.marker_pairs(chosen.profile), cut=False, lines=0)
         head, frames = [], reading.frames()
     judged = merge(travel(chain(head, frames), stations, workers or os.cpu_count() or 1))
-    outcome = finish(judged, corpus_findings(judged.light, limits, rules.run), rules.severities)
+    outcome = finish(
+        judged,
+        corpus_findings(judged.light, limits, rules.run),
+        rules.severities,
+        lines=reading.lines,
+    )
     paths_given = [source.path for source in sources]
     return write_up(
         outcome,

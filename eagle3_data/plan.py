@@ -59,7 +59,9 @@ def holdout(paths: Sequence[str | Path], limits: Thresholds) -> Holdout | None:
     from eagle3_data.audit.holdout import Holdout
     from eagle3_data.records.prompts import read_prompts
 
-    return Holdout.from_prompts([text for path in paths for text in read_prompts(str(path))], limits)
+    return Holdout.from_prompts(
+        [text for path in paths for text in read_prompts(str(path))], limits
+    )
 
 
 def evidence(head: Sequence[pl.DataFrame]) -> Evidence:
@@ -72,7 +74,9 @@ def evidence(head: Sequence[pl.DataFrame]) -> Evidence:
     models = pl.concat([frame["model"], frame["request_model"]]).drop_nulls().unique().to_list()
     few = frame.head(SAMPLE_RECORDS).select("reasoning", "content", "user_text", "system_text")
     texts = [text for column in few.iter_columns() for text in column.drop_nulls().to_list()]
-    marked = frame["content"].str.contains_any([text for pair in THINK_PAIRS for text in pair]).any()
+    marked = (
+        frame["content"].str.contains_any([text for pair in THINK_PAIRS for text in pair]).any()
+    )
     thought = (frame["reasoning"].str.len_bytes() > 0).any()
     return Evidence(models, texts, bool(marked) or bool(thought))
 
@@ -111,7 +115,9 @@ def assembler(
         try:
             template = Path(chat_template).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as fault:
-            raise InputError(f"{chat_template}: the chat template can not be read ({fault})") from fault
+            raise InputError(
+                f"{chat_template}: the chat template can not be read ({fault})"
+            ) from fault
     return Assembler(chosen, encoder, chat_template=template, want_ids=False)
 
 
