@@ -233,7 +233,7 @@ def test_repaired_lines_are_clean_and_their_originals_are_kept(tmp_path: Path) -
     data = tmp_path / "a.jsonl"
     data.write_text(json.dumps(row) + "\n", encoding="utf-8")
     sources: list[Source] = expand([str(data)])
-    report = eagle3_data.check(sources, repair=True, profile="qwen3", select=["CAP004"])
+    report = eagle3_data.check(sources, repair=True, profile="qwen3-hybrid", select=["CAP004"])
     markers = [("<think>", "</think>")]
     write_quarantine(report, sources, tmp_path / "q", repair=markers)
     (line,) = lines(tmp_path / "q/clean.jsonl")
@@ -247,5 +247,7 @@ def test_repaired_lines_are_clean_and_their_originals_are_kept(tmp_path: Path) -
         "repairs": ["split-think-block"],
         "original": json.dumps(row),
     }
-    again = eagle3_data.check([tmp_path / "q/clean.jsonl"], profile="qwen3", select=["CAP004"])
+    again = eagle3_data.check(
+        [tmp_path / "q/clean.jsonl"], profile="qwen3-hybrid", select=["CAP004"]
+    )
     assert again.exit_code == 0

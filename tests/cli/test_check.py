@@ -188,13 +188,14 @@ def test_ctrl_c_reports_what_was_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
     """A real process, its stderr a terminal: the signal goes out when the bar shows bytes."""
-    (tmp_path / "big.jsonl").write_bytes(lines(30_000))
+    big = tmp_path / "big.jsonl"
+    big.write_bytes(lines(30_000))
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "eagle3_data", "check", "big.jsonl", "--workers", "1"],
+        [sys.executable, "-m", "eagle3_data", "check", str(big), "--workers", "1"],
         stdout=subprocess.PIPE,
         stderr=theirs,
-        cwd=tmp_path,
+        cwd=ROOT,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     ) as process:
         os.close(theirs)
@@ -217,7 +218,7 @@ def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
 
 def test_no_bar_and_no_colour_without_a_terminal() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "eagle3_data", "check", str(VLLM)], capture_output=True
+        [sys.executable, "-m", "eagle3_data", "check", str(VLLM)], capture_output=True, cwd=ROOT
     )
     assert run.returncode == 1
     assert run.stderr == b""
@@ -232,6 +233,7 @@ def test_colour_on_a_terminal_unless_forbidden(setting: dict[str, str], coloured
         [sys.executable, "-m", "eagle3_data", "check", str(VLLM), "--statistics"],
         stdout=theirs,
         stderr=subprocess.DEVNULL,
+        cwd=ROOT,
         env={**environment, "TERM": "xterm", **setting},
     ) as process:
         os.close(theirs)
@@ -253,6 +255,7 @@ def test_a_reader_that_leaves_early_is_no_fault() -> None:
     run = subprocess.run(
         f"{sys.executable} -m eagle3_data rules --format markdown | head -n 1",
         shell=True,
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )
