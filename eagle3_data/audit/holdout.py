@@ -52,7 +52,7 @@ class Holdout:
 
             thresholds = Defaults()
         long, short = thresholds.holdout_words, thresholds.holdout_short_words
-        words, lengths = _words(pl.Series(prompts, dtype=pl.String))
+        words, lengths, hashes_whole = _words(pl.Series(prompts, dtype=pl.String))
         starts = np.concatenate([[0], np.cumsum(lengths)])
         whole: dict[int, int] = {}
         parts: dict[int, list[tuple[NDArray[np.uint64], int]]] = {}
@@ -60,7 +60,7 @@ class Holdout:
         for number, size in enumerate(lengths.tolist()):
             own = words[starts[number] : starts[number + 1]]
             if size:
-                whole.setdefault(int(_rolling(own, size)[0]), number)
+                whole.setdefault(hashes_whole[number], number)
             if size >= short:
                 n = min(size, long)
                 parts.setdefault(n, []).append((np.unique(_rolling(own, n)), number))
@@ -78,7 +78,7 @@ class Holdout:
 
     def found(self, texts: pl.Series) -> pl.Series:
         """Int32, one a text: the first held-out prompt that it is or contains; null for none."""
-        words, lengths = _words(texts)
+        words, lengths, whole = _words(texts)
         ends = np.cumsum(lengths)
         out: list[int | None] = [None] * len(texts)
         hits: list[NDArray[np.int64]] = []
@@ -102,17 +102,18 @@ class Holdout:
             enough = counts >= np.maximum(1, np.ceil(self.share * self.totals[both[1]]))
             for text_no, owner in both[:, enough].T[::-1].tolist():
                 out[text_no] = owner
-        for number, (end, size) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
-            if size and out[number] is None:
-                out[number] = self.whole.get(int(_rolling(words[end - size : end], size)[0]))
+        for number, one in enumerate(whole.to_list()):
+            if out[number] is None and lengths[number]:
+                out[number] = self.whole.get(one)
         return pl.Series("key_holdout", out, dtype=pl.Int32)
 
 
-def _words(texts: pl.Series) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Hashes of the words of all texts, flat, and the number of words of each text."""
+def _words(texts: pl.Series) -> tuple[NDArray[np.uint64], NDArray[np.int64], pl.Series]:
+    """Hashes of all words, flat; the number of words of each text; one hash of each text."""
     lists = texts.fill_null("").str.normalize("NFKC").str.to_lowercase().str.extract_all(_WORDS)
     flat = lists.explode(empty_as_null=False, keep_nulls=False)
-    return flat.hash(seed=0).to_numpy(), lists.list.len().cast(pl.Int64).to_numpy()
+    lengths = lists.list.len().cast(pl.Int64).to_numpy()
+    return flat.hash(seed=0).to_numpy(), lengths, lists.list.join(" ").hash(seed=0)
 
 
 def _rolling(words: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:

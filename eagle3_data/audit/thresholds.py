@@ -44,7 +44,7 @@ class Thresholds(BaseModel):
     """Times, when the model stopped by itself: refrains and repeated code lines stay below."""
     loop_stop_bytes: int = 400
     """Bytes, when the model stopped by itself."""
-    loop_stop_share: float = 0.4
+    loop_stop_share: float = 0.5
     """Share of the text, when the model stopped by itself."""
     loop_bare_bytes: int = 400
     """Bytes of a loop without words (rules, digits, brackets, blanks); a Markdown table rule is
@@ -72,7 +72,7 @@ class Thresholds(BaseModel):
     same_answer_chars: int = 24
     """Characters of such an answer, at least."""
     same_opening_rows: int = 20
-    """Answers with one first sentence, at least, before it counts as forced text."""
+    """Answers with one opening, at least, before it counts as forced text."""
     same_opening_share: float = 0.05
     """Share of the answers that begin with it, at least."""
     latency_rows: int = 10

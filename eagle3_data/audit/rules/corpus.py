@@ -288,12 +288,12 @@ def reasoning_key_changes(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
 
 @corpus_rule("SET012", "forced-opening", severity=Severity.WARN, at="/response/content")
 def forced_opening(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
-    """Many answers begin with the same long sentence.
+    """Many answers begin with the same 60 characters.
 
     Why it matters: a thinking budget injects such a sentence when it runs out; the model did not
     sample it.
     What to do: look at one; if the server wrote it, capture again without the budget.
-    Not flagged: openings of fewer than 20 characters ("Sure!"), or of few records.
+    Not flagged: short openings ("Sure!"), openings of few records.
     """
     opened = records.filter(pl.col("key_opening").is_not_null())
     groups = opened.group_by("key_opening").agg(
@@ -305,7 +305,7 @@ def forced_opening(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
     enough = max(t.same_opening_rows, t.same_opening_share * records.height)
     many = groups.filter((pl.col("same") >= enough) & (pl.col("answers") * 2 > pl.col("same")))
     rows = opened.join(many, on="key_opening", how="inner", maintain_order="left")
-    return _told(rows, pl.format("first sentence of {} answers, first in {}", "same", _earlier()))
+    return _told(rows, pl.format("opening of {} answers, first in {}", "same", _earlier()))
 
 
 @corpus_rule("SET013", "answers-shifted", severity=Severity.ERROR, at="/response")
