@@ -66,8 +66,6 @@ def check(
     from eagle3_data.audit.formats import FORMATS
     from eagle3_data.cli.config import Settings, located, read
     from eagle3_data.cli.outputs import parse
-    from eagle3_data.profiles.load import load
-    from eagle3_data.quarantine import refuse_occupied, write_quarantine
     from eagle3_data.records.sources import expand
 
     shape = _shape(FORMATS, format, json=json, statistics=statistics)
@@ -76,6 +74,8 @@ def check(
     sources = expand(files)
     outputs = parse(output or [], FORMATS, overwrite=overwrite, inputs=[s.real for s in sources])
     if quarantine is not None:
+        from eagle3_data.quarantine import refuse_occupied
+
         refuse_occupied(quarantine, sources, overwrite=overwrite)
     asked: dict[str, Any] = {
         "profile": profile or fixed.profile,
@@ -107,6 +107,9 @@ def check(
     for one in outputs:
         _write(report, one, shown, overwrite=overwrite, quiet=quiet)
     if quarantine is not None and not report.partial:
+        from eagle3_data.profiles.load import load
+        from eagle3_data.quarantine import write_quarantine
+
         write_quarantine(
             report,
             sources,
