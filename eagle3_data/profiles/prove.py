@@ -7,14 +7,28 @@ ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from eagle3_data.profiles.profile import Marker, Profile
 
-if TYPE_CHECKING:
-    from eagle3_data.tokens.tokenizer import Tokenizer
+
+class Encoded(Protocol):
+    """Token sequences; the first one's length is all that is asked."""
+
+    def __getitem__(self, i: int, /) -> Sized: ...
+
+
+class Lookup(Protocol):
+    """What a proof needs of a `tokens.tokenizer.Tokenizer`: this room knows no tokenizers."""
+
+    def token_id(self, text: str) -> int | None: ...
+
+    def is_special(self, token: int) -> bool: ...
+
+    def encode_marked(self, texts: Sequence[str]) -> Encoded: ...
 
 
 class ProofStatus(StrEnum):
@@ -73,14 +87,14 @@ class MarkerProof:
                 return f"id {self.found}, taken from the tokenizer (the profile states none)"
 
 
-def prove(profile: Profile, tokenizer: Tokenizer) -> list[MarkerProof]:
+def prove(profile: Profile, tokenizer: Lookup) -> list[MarkerProof]:
     """Look every marker of `profile` up in `tokenizer`."""
     return [_prove(marker, tokenizer) for marker in profile.markers]
 
 
-def _prove(marker: Marker, tokenizer: Tokenizer) -> MarkerProof:
+def _prove(marker: Marker, tokenizer: Lookup) -> MarkerProof:
     found = tokenizer.token_id(marker.text)
-    tokens = 1 if found is not None else len(tokenizer.encode_marked([marker.text]).ids)
+    tokens = 1 if found is not None else len(tokenizer.encode_marked([marker.text])[0])
     special = None if found is None else tokenizer.is_special(found)
     flag_differs = None not in (marker.special, special) and marker.special != special
     if found is None:

@@ -56,21 +56,43 @@ def ragged(pieces: Sequence[NDArray[np.int32]]) -> Ragged:
     return Ragged(ids, offsets)
 
 
+def known_only(ids: Sequence[int], known: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """`ids` as int64, with -1 for every id that no token has. `known`: bool [vocabulary]."""
+    try:
+        given = np.asarray(ids, dtype=np.int64)
+    except OverflowError:
+        given = np.array([i if 0 <= i < len(known) else -1 for i in ids], dtype=np.int64)
+    inside = (given >= 0) & (given < len(known))
+    return np.where(inside & known[np.where(inside, given, 0)], given, -1)
+
+
 def decode_known(
     ids: Sequence[int], known: NDArray[np.bool_], decode: Callable[[list[int]], str]
 ) -> str:
-    """Decode, with U+FFFD for every id that no token has (padding rows of the embedding, damaged
-    captures).
+    """Decode, with U+FFFD for every id that no token has: padding rows of the embedding, damage.
 
-    `known`: bool [vocabulary]. Backends skip such ids, or raise.
+    Backends skip such ids, or raise.
     """
-    if not len(ids):
+    if len(ids) == 0:
         return ""
-    whole = [int(i) for i in ids]
-    if min(whole) >= 0 and max(whole) < len(known) and known[whole].all():
-        return decode(whole)
+    given = known_only(ids, known)
+    if given.min() >= 0:
+        return decode(given.tolist())
     out: list[str] = []
-    for good, run in groupby(whole, lambda i: 0 <= i < len(known) and bool(known[i])):
+    for good, run in groupby(given.tolist(), lambda i: i >= 0):
         part = list(run)
         out.append(decode(part) if good else REPLACEMENT * len(part))
     return "".join(out)
+
+
+def byte_alphabet() -> dict[int, str]:
+    """Byte-level vocabularies spell each byte as one printable character (GPT-2's rule).
+
+    Translation table for `str.translate`: character → chr(byte). Other characters below U+0100
+    become U+FFFF, so that Latin-1 can encode exactly the texts that are spelled in the alphabet.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [b for b in range(0x100) if b not in printable]
+    table = dict.fromkeys(rest, "\uffff")
+    table.update({0x100 + n: chr(b) for n, b in enumerate(rest)})
+    return table

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle3_data.tokens.encoding import clean, decode_known, portions, ragged
+from eagle3_data.tokens.encoding import (
+    REPLACEMENT,
+    byte_alphabet,
+    clean,
+    decode_known,
+    known_only,
+    portions,
+    ragged,
+)
 from eagle3_data.tokens.model_files import ModelFiles, TokenizerError
 from eagle3_data.tokens.ragged import Ragged
 
@@ -109,7 +117,37 @@ class JsonTokenizer:
     def encode_marked(self, texts: Sequence[str]) -> Ragged:
         return _encode(self.marked, texts)
 
+    @cached_property
+    def spellings(self) -> list[bytes] | None:
+        """Bytes of each id, and U+FFFD last; None when the decoder is not byte-level.
+
+        The library decodes a byte-level token by its alphabet, or as UTF-8 when a character is not
+        of it, and joins. A table does the same three to seven times as fast (measured: 3-12 million
+        tokens a second against 1-2).
+        """
+        import tokenizers
+
+        if not isinstance(self.free.decoder, tokenizers.decoders.ByteLevel):
+            return None
+        alphabet = byte_alphabet()
+        unknown = REPLACEMENT.encode()
+        table = [unknown] * (self.vocab_size + 1)
+        for text, i in self.free.get_vocab(with_added_tokens=True).items():
+            try:
+                table[i] = text.translate(alphabet).encode("latin-1")
+            except UnicodeEncodeError:
+                table[i] = text.encode()
+        return table
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        table = self.spellings
+        if table is not None:
+            spell = table.__getitem__
+            return [
+                b"".join(map(spell, known_only(s, self.known).tolist())).decode("utf-8", "replace")
+                for s in ids
+            ]
+
         def decode(run: list[int]) -> str:
             return str(self.free.decode(run, skip_special_tokens=False))
 

@@ -52,7 +52,7 @@ EVERY = pytest.mark.parametrize("opened", [smollm, deepseek], ids=["smollm2-thin
 
 
 LACKING = frozenset(bytes.fromhex("04061314161d c0c1f1f2f5f6 f7f8f9fafbfc fdfeff"))
-"""Bytes that have no token in SmolLM2's vocabulary: the library drops them, and so does a server."""
+"""Bytes without a token in SmolLM2's vocabulary: the library drops them, and so does a server."""
 
 
 def lists(ragged: Ragged) -> list[list[int]]:
@@ -198,7 +198,7 @@ def test_lone_surrogates_become_the_replacement_character() -> None:
 
 
 def test_ids_that_no_token_has_are_shown_not_dropped() -> None:
-    assert smollm().decode([[5, 10**12, -3, 6], [], [49156]]) == [
+    assert smollm().decode([[5, 10**30, -3, 6], [], [49156]]) == [
         "<file_sep>\ufffd\ufffd<filename>",
         "",
         "\ufffd",
@@ -225,6 +225,35 @@ def test_ids_that_no_token_has_are_shown_not_dropped() -> None:
 )
 def test_token_id(text: str, token: int | None) -> None:
     assert smollm().token_id(text) == token
+
+
+@EVERY
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_decoding_is_the_library_s(
+    opened: Callable[[], JsonTokenizer], data: st.DataObject
+) -> None:
+    known = np.flatnonzero(opened().known).tolist()
+    ids = data.draw(st.lists(st.sampled_from(known) | st.sampled_from(known[-60:]), max_size=30))
+    library = opened().marked.decode(ids, skip_special_tokens=False)
+    assert opened().decode([ids]) == [library]
+
+
+def test_every_token_is_spelled_as_the_library_spells_it() -> None:
+    for tokenizer in (smollm(), deepseek()):
+        known = np.flatnonzero(tokenizer.known).tolist()
+        assert tokenizer.spellings is not None
+        library = tokenizer.marked.decode_batch([[i] for i in known], skip_special_tokens=False)
+        assert tokenizer.decode([[i] for i in known]) == library
+
+
+def test_a_decoder_that_is_not_byte_level_is_the_library_s(tmp_path: Path) -> None:
+    facts = json.loads((SMOLLM / "tokenizer.json").read_bytes())
+    facts["decoder"] = {"type": "Fuse"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(facts))
+    tokenizer = open_tokenizer(tmp_path)
+    ids = tokenizer.encode(["one two"]).ids.tolist()
+    assert tokenizer.decode([[*ids, -1, *ids[:1]], []]) == ["oneĠtwo\ufffdone", ""]
 
 
 def test_a_byte_that_the_vocabulary_lacks_is_lost_as_on_the_server() -> None:
