@@ -1,0 +1,3 @@
+"""Shards: Parquet files of samples with exact ids and mask, and the manifest that says they are
+whole.
+"""

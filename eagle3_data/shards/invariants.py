@@ -1,0 +1,171 @@
+"""Invariants of samples, one vectorised check a code over a whole row group.
+
+What enters: a row group of schema v1. What leaves: code → one Boolean a row, True where it is
+broken. It promises to hold for any values that the types allow: hostile lengths and spans break
+rules, not the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from eagle3_data.shards import rules
+from eagle3_data.shards.schema import ShardFacts
+from eagle3_data.tokens.samples import SpanKind
+
+Flags = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+STOP_TEXT = r"[^\d\[\]-]"
+"""A stop reason that is no token id: a stop string of the request ended the answer, not an end of
+turn.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """A list column: row i is values[starts[i]:ends[i]]."""
+
+    values: NDArray[Any]
+    starts: Ints
+    ends: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """Items of each row."""
+        return self.ends - self.starts
+
+    @property
+    def rows(self) -> Ints:
+        """The row of every item, int64 [items]."""
+        return np.repeat(np.arange(len(self.starts)), self.lengths)
+
+
+def lists(column: pa.ChunkedArray) -> Lists:
+    """A list column of numbers as numpy arrays."""
+    array = _one(column)
+    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = (
+        array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        if len(offsets)
+        else array.values
+    )
+    first = offsets[0] if len(offsets) else 0
+    return Lists(flat.to_numpy(zero_copy_only=False), offsets[:-1] - first, offsets[1:] - first)
+
+
+def broken_rows(table: pa.Table, facts: ShardFacts) -> dict[str, Flags]:
+    """Code → rows of `table` that break it."""
+    ids, mask = lists(table["input_ids"]), lists(table["loss_mask"])
+    seq_len, prompt_len = (_ints(table[name]) for name in ("seq_len", "prompt_len"))
+    same = (ids.lengths == mask.lengths) & (ids.lengths == seq_len)
+    tiles, wanted = _spans(table["spans"], seq_len, same)
+    sampled = _total(mask, mask.values != 0)
+    out = {
+        rules.LENGTHS_DIFFER: ~same,
+        rules.MASK_NOT_BINARY: _any(mask, mask.values > 1),
+        rules.ID_OUT_OF_RANGE: _any(ids, (ids.values < 0) | (ids.values >= facts.vocab_size)),
+        rules.SPANS_DO_NOT_TILE: ~tiles,
+        rules.MASK_NOT_SPANS: _mask_differs(mask, wanted, tiles & same),
+        rules.COUNTS_DIFFER: same
+        & tiles
+        & ((sampled != _ints(table["supervised_tokens"])) | (_leading_zeros(mask) != prompt_len)),
+    }
+    if facts.end_of_turn:
+        out[rules.END_NOT_SUPERVISED] = _end_missing(table, ids, mask, facts)
+    return out
+
+
+def _spans(column: pa.ChunkedArray, seq_len: Ints, same: Flags) -> tuple[Flags, Lists]:
+    """Which rows are tiled; and for those that are `same` too (only their lengths are to be
+    trusted) the mask that the spans ask for.
+    """
+    array = _one(column)
+    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    starts_at, ends_at = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    items = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    start, end = (_ints(pc.struct_field(items, name)) for name in ("start", "end"))
+    known = pc.is_in(
+        pc.struct_field(items, "kind"), value_set=pa.array([k.value for k in SpanKind])
+    )
+    kind_known = known.to_numpy(zero_copy_only=False)
+    prompt = pc.equal(pc.struct_field(items, "kind"), SpanKind.PROMPT.value).to_numpy(
+        zero_copy_only=False
+    )
+    counts = ends_at - starts_at
+    owner = np.repeat(np.arange(len(counts)), counts)
+    before = np.concatenate([np.zeros(1, np.int64), end[:-1]]) if len(end) else end
+    filled = counts > 0
+    before[starts_at[filled]] = 0  # the first span of a row begins at 0
+    wrong = (start != before) | (end <= start) | ~kind_known
+    last = np.full(len(counts), -1, dtype=np.int64)
+    last[filled] = end[ends_at[filled] - 1]
+    tiles = filled & (last == seq_len)
+    np.logical_and.at(tiles, owner, ~wrong)
+    keep = (tiles & same)[owner]
+    lengths = np.where(tiles & same, seq_len, 0)
+    stops = np.cumsum(lengths)
+    return tiles, Lists(np.repeat(~prompt[keep], (end - start)[keep]), stops - lengths, stops)
+
+
+def _mask_differs(mask: Lists, wanted: Lists, comparable: Flags) -> Flags:
+    """Rows whose mask is not `wanted`, among those where both have one length."""
+    ours = mask.values[comparable[mask.rows]] != 0
+    theirs = wanted.values[comparable[wanted.rows]]
+    owner = mask.rows[comparable[mask.rows]]
+    out = np.zeros(len(comparable), dtype=bool)
+    out[owner[ours != theirs]] = True
+    return out
+
+
+def _end_missing(table: pa.Table, ids: Lists, mask: Lists, facts: ShardFacts) -> Flags:
+    filled = (ids.lengths > 0) & (mask.lengths > 0)
+    ended = np.zeros(len(filled), dtype=bool)
+    last = ids.values[ids.ends[filled] - 1]
+    ended[filled] = np.isin(last, facts.end_of_turn) & (mask.values[mask.ends[filled] - 1] != 0)
+    stopped = pc.fill_null(pc.equal(table["finish_reason"], "stop"), False)
+    text = pc.fill_null(pc.match_substring_regex(table["stop_reason"], STOP_TEXT), False)
+    expected = pc.and_not(pc.and_not(stopped, text), table["truncated"])
+    flags: Flags = _one(expected).to_numpy(zero_copy_only=False) & ~ended
+    return flags
+
+
+def _leading_zeros(mask: Lists) -> Ints:
+    """Items before the first non-zero one of each row."""
+    where = np.flatnonzero(mask.values)
+    first = np.searchsorted(where, mask.starts)
+    found = np.append(where, np.iinfo(np.int64).max)[first]
+    zeros: Ints = np.minimum(found, mask.ends) - mask.starts
+    return zeros
+
+
+def _any(column: Lists, flags: Flags) -> Flags:
+    out = np.zeros(len(column.starts), dtype=bool)
+    if flags.any():
+        out[column.rows[flags]] = True
+    return out
+
+
+def _total(column: Lists, flags: Flags) -> Ints:
+    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])
+    totals: Ints = sums[column.ends] - sums[column.starts]
+    return totals
+
+
+def _ints(column: pa.ChunkedArray | pa.Array) -> Ints:
+    return np.asarray(
+        column.to_numpy(zero_copy_only=False)
+        if isinstance(column, pa.Array)
+        else column.to_numpy(),
+        dtype=np.int64,
+    )
+
+
+def _one(column: pa.ChunkedArray | pa.Array) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,215 @@
+"""The reader: a directory of shards as a lazy Polars frame, an Arrow dataset, or samples one by
+one.
+
+What enters: a directory that `convert` finished. What leaves: `Shards`, filtered as asked. It
+promises that a half result, a foreign schema version or files of different runs are refused before
+the first row, and that samples come in the order of the files, without torch and without a copy of
+the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle3_data.shards.manifest import MANIFEST, Manifest, load_manifest
+from eagle3_data.shards.schema import ShardError, ShardFacts, arrow_schema, read_facts
+from eagle3_data.tokens.samples import Grade
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+GRADES = tuple(grade.value for grade in Grade)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One training sample. `input_ids`: int32 [n]; `loss_mask`: uint8 [n], 1 = sampled by the
+    model; both read-only.
+    """
+
+    sample_id: str
+    input_ids: NDArray[np.int32]
+    loss_mask: NDArray[np.uint8]
+    prompt_len: int
+    grade: str
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`column` compared with `value` by `how`: is, in, at_least, at_most."""
+
+    column: str
+    how: str
+    value: Any
+
+    def on(self, column: Any) -> Any:
+        """The comparison as an expression of the library that `column` belongs to."""
+        match self.how:
+            case "is":
+                return column == self.value
+            case "at_least":
+                return column >= self.value
+            case "at_most":
+                return column <= self.value
+        return column.is_in(self.value) if hasattr(column, "is_in") else column.isin(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """An opened directory; see `open_shards`. `where` narrows it, nothing is read before it is
+    asked for.
+    """
+
+    directory: Path
+    manifest: Manifest
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def files(self) -> list[Path]:
+        """The Parquet files in order."""
+        return [self.directory / shard.name for shard in self.manifest.shards]
+
+    @property
+    def facts(self) -> ShardFacts:
+        """What all samples have in common: profile, tokenizer, template, rules."""
+        return self.manifest.facts
+
+    def where(
+        self,
+        *,
+        min_grade: str | None = None,
+        max_length: int | None = None,
+        min_length: int | None = None,
+        profile: str | None = None,
+        split: str | None = None,
+    ) -> Self:
+        """Only samples of at least this grade (A is best), of a length in tokens, of a profile, of
+        a split.
+
+        Raises ShardError for a grade that there is not.
+        """
+        more: list[Condition] = []
+        if min_grade is not None:
+            if min_grade not in GRADES:
+                raise ShardError(f"there is no grade {min_grade!r}: use one of {', '.join(GRADES)}")
+            more.append(Condition("grade", "in", GRADES[: GRADES.index(min_grade) + 1]))
+        if max_length is not None:
+            more.append(Condition("seq_len", "at_most", max_length))
+        if min_length is not None:
+            more.append(Condition("seq_len", "at_least", min_length))
+        if profile is not None:
+            more.append(Condition("profile", "is", profile))
+        if split is not None:
+            more.append(Condition("split", "is", split))
+        return replace(self, conditions=(*self.conditions, *more))
+
+    def lazy(self) -> pl.LazyFrame:
+        """The rows as a lazy Polars frame, all columns of schema v1."""
+        import polars as pl
+
+        frame = pl.scan_parquet(self.files)
+        for condition in self.conditions:
+            frame = frame.filter(condition.on(pl.col(condition.column)))
+        return frame
+
+    def dataset(self) -> ds.Dataset:
+        """The rows as an Arrow dataset, all columns of schema v1."""
+        import pyarrow.dataset as ds
+
+        schema = arrow_schema(self.facts)
+        found = ds.dataset([str(path) for path in self.files], schema=schema, format="parquet")
+        conditions = [c.on(ds.field(c.column)) for c in self.conditions]
+        return found.filter(reduce(and_, conditions)) if conditions else found
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Samples in order; one row group is in memory at a time."""
+        for batch in self._groups():
+            yield from _samples(batch)
+
+    def __len__(self) -> int:
+        """Samples, after the filters."""
+        return int(self.dataset().count_rows()) if self.conditions else self.manifest.rows
+
+    def _groups(self) -> Iterator[pa.Table]:
+        import pyarrow.parquet as pq
+
+        names = ["sample_id", "input_ids", "loss_mask", "prompt_len", "grade", "split"]
+        needed = [*names, *(c.column for c in self.conditions if c.column not in names)]
+        for path in self.files:
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    yield self._chosen(file.read_row_group(group, columns=needed))
+
+    def _chosen(self, table: pa.Table) -> pa.Table:
+        import pyarrow.compute as pc
+
+        conditions = [c.on(pc.field(c.column)) for c in self.conditions]
+        return table.filter(reduce(and_, conditions)) if conditions else table
+
+
+def open_shards(directory: str | Path) -> Shards:
+    """Open a finished directory.
+
+    Raises ShardError, naming file and next step: no manifest (the run did not finish), an edited
+    one, a file that is missing or of another size, a foreign schema version, files of different
+    runs. Contents are not hashed: `verify`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(directory)
+    manifest = load_manifest(path)
+    if not manifest.sound:
+        raise ShardError(f"{path / MANIFEST} was edited: run `verify {path}`")
+    for shard in manifest.shards:
+        file = path / shard.name
+        size = file.stat().st_size if file.is_file() else None
+        if size is None:
+            raise ShardError(f"{file} is missing: run `verify {path}`")
+        if size != shard.bytes:
+            raise ShardError(
+                f"{file} has {size} bytes, the manifest says {shard.bytes}: run `verify {path}`"
+            )
+        try:
+            schema = pq.read_schema(file)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise ShardError(f"{file} can not be read ({reason}): run `verify {path}`") from None
+        if read_facts(schema.metadata, str(file)) != manifest.facts:
+            raise ShardError(
+                f"{file} is of a run with another profile, tokenizer or template than the"
+                f" manifest says: run `verify {path}`"
+            )
+        if not schema.equals(arrow_schema()):
+            raise ShardError(f"{file} has other columns than schema v1: run `verify {path}`")
+    return Shards(path, manifest)
+
+
+def _samples(table: pa.Table) -> Iterator[Sample]:
+    table = table.combine_chunks()
+    if not table.num_rows:
+        return
+    offsets, ids = flat(table["input_ids"])
+    mask_offsets, mask = flat(table["loss_mask"])
+    names = ("sample_id", "prompt_len", "grade", "split")
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    bounds = zip(offsets, offsets[1:], mask_offsets, mask_offsets[1:], strict=False)
+    for (key, prompt_len, grade, split), (a, b, c, d) in zip(rows, bounds, strict=True):
+        yield Sample(key, ids[a:b], mask[c:d], prompt_len, grade, split)
+
+
+def flat(column: pa.ChunkedArray) -> tuple[list[int], NDArray[Any]]:
+    """Offsets and values of a list column of one chunk, the values as a view of its buffer."""
+    array = column.chunk(0)
+    return array.offsets.to_pylist(), array.values.to_numpy(zero_copy_only=True)

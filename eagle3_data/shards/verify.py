@@ -1,0 +1,301 @@
+"""`verify`: a directory of shards against its manifest, its schema and every invariant of a sample.
+
+What enters: a directory, and a tokenizer when texts are to be compared. What leaves: a
+`Verification` with findings in the form of the audit. It promises that every shard is read, hashed
+and validated as collected data, that a missing, extra, truncated, swapped or edited file is named
+as such, and that damaged files give findings and no traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eagle3_data.shards import rules
+from eagle3_data.shards.invariants import broken_rows
+from eagle3_data.shards.journal import DRAFT_NAME, digest
+from eagle3_data.shards.manifest import JOURNAL, MANIFEST, Manifest, Shard, load_manifest
+from eagle3_data.shards.schema import (
+    ForeignVersion,
+    ShardError,
+    ShardFacts,
+    arrow_schema,
+    read_facts,
+)
+from eagle3_data.shards.verified import Finding, Verification
+
+if TYPE_CHECKING:
+    from eagle3_data.tokens.tokenizer import Tokenizer
+
+TEXTS_A_SHARD = 64
+"""Samples of a shard whose text is compared without `deep`, spread evenly over it."""
+
+LIGHT = (
+    "choice",
+    "turn",
+    "sample_id",
+    "model",
+    "server",
+    "server_version",
+    "finish_reason",
+    "stop_reason",
+    "grade",
+    "grade_reason",
+    "prompt_source",
+    "prompt_tokens",
+    "completion_tokens",
+    "prompt_len",
+    "supervised_tokens",
+    "latency_s",
+    "created",
+    "repair",
+    "conversation_id",
+    "split",
+)
+
+
+def verify(
+    directory: str | Path,
+    *,
+    deep: bool = False,
+    tokenizer: Tokenizer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
+    """Check everything that can be checked. `deep`: compare the text of all samples, not of some a
+    shard.
+
+    `progress` is called with (bytes read, bytes in all). Raises ShardError for a call that can not
+    be answered: no directory, a foreign schema version, `deep` without a tokenizer, a tokenizer
+    that is not the shards' own.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        raise ShardError(f"{path} is not a directory: name the folder that `convert` wrote")
+    if deep and tokenizer is None:
+        raise ShardError("the texts can not be compared without the tokenizer: pass --tokenizer")
+    try:
+        manifest = load_manifest(path)
+    except ForeignVersion:
+        raise
+    except ShardError as error:
+        code = rules.MANIFEST_CHANGED if (path / MANIFEST).exists() else rules.MANIFEST_MISSING
+        return Verification(path, [path / MANIFEST], None, findings=[Finding(code, 0, str(error))])
+    facts = manifest.facts
+    if tokenizer is not None and tokenizer.fingerprint != facts.tokenizer_hash:
+        raise ShardError(
+            f"{path} was made with the tokenizer {facts.tokenizer} ({facts.tokenizer_hash[:12]}),"
+            f" {tokenizer.path} is another one ({tokenizer.fingerprint[:12]}):"
+            " pass the one of the capture"
+        )
+    run = _Run(path, manifest, tokenizer, deep)
+    total = sum(shard.bytes for shard in manifest.shards)
+    done = 0
+    run.directory()
+    for number, shard in enumerate(manifest.shards):
+        run.shard(number, shard)
+        done += shard.bytes
+        if progress is not None:
+            progress(done, total)
+    run.whole()
+    return run.out
+
+
+@dataclass(slots=True)
+class _Run:
+    """One verification on its way."""
+
+    path: Path
+    manifest: Manifest
+    tokenizer: Tokenizer | None
+    deep: bool
+    out: Verification = field(init=False)
+    _schema_v1: Any = None
+
+    def __post_init__(self) -> None:
+        files = [self.path / shard.name for shard in self.manifest.shards]
+        self.out = Verification(self.path, [*files, self.path / MANIFEST], self.manifest)
+        self.out.texts_compared = self.tokenizer is not None
+
+    def directory(self) -> None:
+        """What lies in the directory against what should."""
+        at = len(self.manifest.shards)
+        if not self.manifest.sound:
+            self._tell(rules.MANIFEST_CHANGED, at, "checksum or sums do not fit its content")
+        listed = {shard.name for shard in self.manifest.shards}
+        for entry in sorted(self.path.iterdir()):
+            if entry.name == JOURNAL or DRAFT_NAME.fullmatch(entry.name):
+                self._tell(rules.LEFTOVERS, at, entry.name)
+            elif entry.suffix == ".parquet" and entry.name not in listed:
+                self.out.paths.append(entry)
+                self._tell(rules.SHARD_EXTRA, len(self.out.paths) - 1, "not in the manifest")
+
+    def shard(self, number: int, shard: Shard) -> None:
+        """One file, from its bytes to its samples."""
+        path = self.path / shard.name
+        if not path.is_file():
+            self._tell(rules.SHARD_MISSING, number, f"{shard.rows} samples, {shard.bytes} bytes")
+            return
+        try:
+            changed = self._bytes(number, shard, path)
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                if not changed and file.metadata.num_rows != shard.rows:
+                    self._rows(number, shard, file.metadata.num_rows)
+                if self._schema(number, file.schema_arrow, path):
+                    rows = 0
+                    broken: dict[tuple[str, str], str] = {}
+                    for group in _groups(file):
+                        self._group(number, rows, group, broken)
+                        rows += group.num_rows
+                    for (column, check), case in broken.items():
+                        self._tell(
+                            rules.CONTRACT_BROKEN, number, f"{column}: {check} fails, {case}"
+                        )
+                    if changed and rows != shard.rows:
+                        self._rows(number, shard, rows)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            self._tell(rules.SHARD_UNREADABLE, number, reason)
+
+    def whole(self) -> None:
+        """What only all shards together show: repeated ids, conversations in two splits."""
+        rows = self.out.rows()
+        repeated = rows.filter(pl.col("record_id").is_duplicated())
+        first = rows.select(
+            pl.col("record_id"), pl.col("file_no").alias("at_file"), pl.col("line").alias("at_line")
+        )
+        first = first.unique("record_id", keep="first", maintain_order=True)
+        for row in repeated.join(
+            first, on="record_id", how="left", maintain_order="left"
+        ).iter_rows(named=True):
+            if (row["file_no"], row["line"]) != (row["at_file"], row["at_line"]):
+                name = self.out.paths[row["at_file"]].name
+                self._tell(
+                    rules.SAMPLE_REPEATED,
+                    row["file_no"],
+                    f"the same as {name}:{row['at_line']}",
+                    row,
+                )
+        splits = rows.with_columns(splits=pl.col("split").n_unique().over("conversation_id"))
+        for row in splits.filter(pl.col("splits") > 1).iter_rows(named=True):
+            detail = (
+                f"conversation {row['conversation_id'][:80]} is in {row['splits']} splits,"
+                f" here {row['split'][:40]}"
+            )
+            self._tell(rules.CONVERSATION_SPLIT, row["file_no"], detail, row)
+
+    def _bytes(self, number: int, shard: Shard, path: Path) -> bool:
+        """Size and digest; whether they differ from the manifest's."""
+        found = digest(path)
+        if found == shard.sha256:
+            return False
+        size = path.stat().st_size
+        others = {other.sha256: other.name for other in self.manifest.shards}
+        if found in others:
+            self._tell(rules.SHARD_SWAPPED, number, f"holds the bytes of {others[found]}")
+        elif size < shard.bytes:
+            self._tell(
+                rules.SHARD_TRUNCATED,
+                number,
+                f"{size} bytes, {shard.bytes - size} fewer than written",
+            )
+        else:
+            self._tell(
+                rules.SHARD_CHANGED, number, f"{size} bytes of {shard.bytes}, SHA-256 {found[:12]}…"
+            )
+        return True
+
+    def _rows(self, number: int, shard: Shard, found: int) -> None:
+        self._tell(rules.ROWS_DIFFER, number, f"{found} rows, the manifest says {shard.rows}")
+
+    def _schema(self, number: int, schema: pa.Schema, path: Path) -> bool:
+        """Whether the samples of the file can be checked at all."""
+        try:
+            if read_facts(schema.metadata, path.name) != self.manifest.facts:
+                self._tell(
+                    rules.FACTS_DIFFER, number, _different(schema, self.manifest.facts, path)
+                )
+        except ShardError as error:
+            self._tell(rules.SCHEMA_DIFFERS, number, str(error))
+            return False
+        wanted = arrow_schema()
+        if schema.equals(wanted):
+            return True
+        names = [f.name for f in (*wanted, *schema) if f not in wanted or f not in schema]
+        told = ", ".join(dict.fromkeys(names)) or "the order of the columns"
+        self._tell(rules.SCHEMA_DIFFERS, number, f"differs from schema v1: {told}"[:300])
+        return False
+
+    def _group(
+        self, number: int, start: int, group: pa.Table, broken: dict[tuple[str, str], str]
+    ) -> None:
+        from eagle3_data.shards import contract
+
+        self._schema_v1 = self._schema_v1 or contract.contract()
+        frame = pl.DataFrame(pl.from_arrow(group))
+        for column, check, row, case in contract.broken(frame, self._schema_v1):
+            place = "" if row is None else f", row {start + row + 1}"
+            broken.setdefault((column, check), f"for example {case!r}{place}")
+        light = (
+            frame.select(LIGHT)
+            .rename({"sample_id": "record_id"})
+            .select(
+                pl.lit(number, dtype=pl.Int32).alias("file_no"),
+                pl.int_range(start + 1, start + 1 + pl.len(), dtype=pl.Int64).alias("line"),
+                pl.lit("record").alias("status"),
+                pl.all(),
+            )
+        )
+        self.out.light.append(light)
+        for code, flags in broken_rows(group, self.manifest.facts).items():
+            for i in flags.nonzero()[0].tolist():
+                self._tell(code, number, _evidence(group, i), light.row(i, named=True))
+        if self.tokenizer is not None:
+            self._texts(number, start, group, light)
+
+    def _texts(self, number: int, start: int, group: pa.Table, light: pl.DataFrame) -> None:
+        from eagle3_data.shards.texts import text_differs
+
+        assert self.tokenizer is not None
+        step = 1 if self.deep else max(1, self.manifest.shards[number].rows // TEXTS_A_SHARD)
+        chosen = list(range(-start % step, group.num_rows, step))
+        for i, detail in text_differs(group.take(chosen), self.tokenizer).items():
+            self._tell(rules.TEXT_DIFFERS, number, detail, light.row(chosen[i], named=True))
+
+    def _tell(
+        self, code: str, file_no: int, detail: str, row: dict[str, Any] | None = None
+    ) -> None:
+        self.out.findings.append(Finding(code, file_no, detail, row))
+
+
+def _groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
+    for group in range(file.num_row_groups):
+        yield file.read_row_group(group)
+
+
+def _evidence(group: pa.Table, row: int) -> str:
+    one = group.slice(row, 1)
+    ids, mask = one["input_ids"].to_pylist()[0], one["loss_mask"].to_pylist()[0]
+    names = ("seq_len", "prompt_len", "supervised_tokens", "finish_reason", "file", "line")
+    seq_len, prompt_len, supervised, finish, file, line = (one[n].to_pylist()[0] for n in names)
+    extent = f" from {min(ids)} to {max(ids)}" if ids else ""
+    return (
+        f"{len(ids)} ids{extent}, {len(mask)} mask values,"
+        f" seq_len {seq_len}, prompt_len {prompt_len}, supervised_tokens {supervised},"
+        f" finish_reason {finish}, made from {file}:{line}"
+    )
+
+
+def _different(schema: pa.Schema, facts: ShardFacts, path: Path) -> str:
+    found = read_facts(schema.metadata, path.name).model_dump()
+    told = [
+        f"{key} {found[key]!s:.40}, not {value!s:.40}"
+        for key, value in facts.model_dump().items()
+        if found[key] != value
+    ]
+    return "; ".join(told)

