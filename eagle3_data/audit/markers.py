@@ -49,6 +49,9 @@ CONTROL_AT_END = ("</s>", "<eos>")
 QUOTED = r"(?s)```.*?```|`[^`\n]*`|[\"'“‘«„](?:{0})[\"'”’»“]"
 """Code and quotes: a marker in there is talked about, not meant. An open fence hides nothing."""
 
+MAY_QUOTE = "|".join(["`", *(q + re.escape(first) for q in "\"'“‘«„" for first in "<[◁]")])
+"""A regex that matches wherever QUOTED does, and seldom elsewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:

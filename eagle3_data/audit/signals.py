@@ -9,6 +9,7 @@ A missing text measures as none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,6 +17,7 @@ import polars as pl
 from eagle3_data.audit.loops import text_signals
 from eagle3_data.audit.markers import (
     CONTROL_AT_END,
+    MAY_QUOTE,
     QUOTED,
     Watched,
     cut_at_end,
@@ -90,6 +92,9 @@ SUSPECT_COLUMNS: dict[str, pl.DataType] = {
 
 SIGNAL_COLUMNS: dict[str, pl.DataType] = CHEAP_COLUMNS | CLOSE_COLUMNS | SUSPECT_COLUMNS
 
+_TAIL_CHARS = 256
+"""Characters in which control strings at the end of a text are searched."""
+
 _LOW_BYTES_PER_TOKEN = 2.5
 """Below it the text is looked at closely: the ceiling saves at most two of three bytes. English has
 4 to 5 bytes a token."""
@@ -107,11 +112,12 @@ def with_signals(
     row = pl.int_range(pl.len(), dtype=pl.Int64).alias("row")
     measured = frame.with_columns(row).with_columns(_cheap(profile, words, thinking_shown))
     measured = measured.with_columns(
-        bytes_per_token=pl.col("stored_bytes") / pl.col("completion_tokens"),
+        bytes_per_token=pl.col("stored_bytes")
+        / pl.when(pl.col("completion_tokens") > 0).then("completion_tokens"),
         has_answer=pl.col("has_content") | (pl.col("n_tool_calls").fill_null(0) > 0),
         thinking_on=pl.when("answered").then(pl.col("thinking_on")),
     )
-    measured = _joined(measured, pl.col("marked"), CLOSE_COLUMNS, _close(words))
+    measured = _joined(measured, pl.col("marked"), CLOSE_COLUMNS, _close(words), _unquoted(words))
     low = (pl.col("bytes_per_token") < _LOW_BYTES_PER_TOKEN) | pl.col("near_copy")
     measured = _joined(measured, low, SUSPECT_COLUMNS, _suspect(thresholds))
     measured = measured.with_columns(
@@ -127,12 +133,15 @@ def _joined(
     where: pl.Expr,
     schema: dict[str, pl.DataType],
     stages: tuple[list[pl.Expr], ...],
+    prepare: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
 ) -> pl.DataFrame:
     """`frame` with the columns of `schema`, evaluated on the rows of `where` only and null
     elsewhere."""
     rows = frame.filter(where)
     if rows.is_empty():
         return frame.with_columns(pl.lit(None, dtype=t).alias(n) for n, t in schema.items())
+    if prepare is not None:
+        rows = prepare(rows)
     for stage in stages:
         rows = rows.with_columns(stage)
     return frame.join(rows.select("row", *schema), on="row", how="left", maintain_order="left")
@@ -165,7 +174,7 @@ def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Ex
         pl.sum_horizontal(
             pl.col("reasoning", "content", "tool_calls_json").str.len_bytes().cast(pl.Int64)
         ).alias("stored_bytes"),
-        _nul_chars(reasoning, content).alias("nul_chars"),
+        _counted("\0", reasoning, content).alias("nul_chars"),
         pl.coalesce(
             reasoning.str.tail(24).str.extract(cut_at_end(words.ends)),
             content.str.head(24).str.extract(cut_at_start(words.ends)),
@@ -194,15 +203,9 @@ def _blank(text: pl.Expr) -> pl.Expr:
     return ((text.str.len_bytes() > 0) & ~text.str.contains(r"\S")).fill_null(False)
 
 
-def _nul_chars(*texts: pl.Expr) -> pl.Expr:
-    """U+0000 in the texts. The search is ten times cheaper than the count."""
-    counts = (
-        pl.when(text.str.contains("\0", literal=True))
-        .then(text.str.count_matches("\0", literal=True))
-        .otherwise(0)
-        .cast(pl.Int64)
-        for text in texts
-    )
+def _counted(char: str, *texts: pl.Expr) -> pl.Expr:
+    """How often `char` stands in the texts."""
+    counts = (text.str.count_matches(char, literal=True).cast(pl.Int64) for text in texts)
     return pl.sum_horizontal(counts)
 
 
@@ -213,10 +216,30 @@ def _opening(text: pl.Expr) -> pl.Expr:
     return pl.when(head.str.len_bytes() > 0).then(head)
 
 
+def _unquoted(words: Watched) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Adds `clean_reasoning` and `clean_content`: the texts without code and quoted markers.
+
+    Only texts that may hold a quote are rewritten: the replacement costs 3 ns a byte, the test 0.2.
+    """
+    quoted = QUOTED.format(
+        one_of(*words.opens, *words.closes, *words.strange, *words.control, *CONTROL_AT_END)
+    )
+
+    def clean(text: pl.Series) -> pl.Series:
+        text = text.fill_null("")
+        rows = text.str.contains(MAY_QUOTE).arg_true()
+        return text.scatter(rows, text.gather(rows).str.replace_all(quoted, ""))
+
+    def prepare(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(
+            clean(frame[name]).alias(f"clean_{name}") for name in ("reasoning", "content")
+        )
+
+    return prepare
+
+
 def _close(words: Watched) -> tuple[list[pl.Expr], ...]:
     """Stages over the rows in which some control string stands."""
-    any_word = one_of(*words.opens, *words.closes, *words.strange, *words.control, *CONTROL_AT_END)
-    quoted = QUOTED.format(any_word)
     opens, closes = one_of(*words.opens), one_of(*words.closes)
     letters = {**dict.fromkeys(words.opens, "o"), **dict.fromkeys(words.closes, "c")}
     ends = rf"((?:{one_of(*words.control, *CONTROL_AT_END)}))\s*$"
@@ -228,22 +251,30 @@ def _close(words: Watched) -> tuple[list[pl.Expr], ...]:
         return found.str.replace_many(letters) if letters else found
 
     both = ("reasoning", "content")
-    clean = [
-        pl.col(name).str.replace_all(quoted, "").fill_null("").alias(f"clean_{name}")
+    tails = [  # only the last characters: a regex with $ is tried from every start of a text
+        pl.col(f"clean_{name}").str.tail(_TAIL_CHARS).str.extract(f"({tail})").alias(f"tail_{name}")
         for name in both
     ]
-    bodies = [pl.col(f"clean_{name}").str.replace(tail, "").alias(f"body_{name}") for name in both]
+    bodies = [
+        pl.col(f"clean_{name}")
+        .str.strip_suffix(pl.col(f"tail_{name}").fill_null(""))
+        .alias(f"body_{name}")
+        for name in both
+    ]
     fffd = "\N{REPLACEMENT CHARACTER}"
     last = pl.when(pl.col("content").str.len_bytes() > 0).then("content").otherwise("reasoning")
     return (
-        clean,
+        tails,
         bodies,
         [
             order("clean_reasoning").alias("reasoning_order"),
             order("clean_content").alias("content_order"),
             pl.col("reasoning").str.extract(rf"^\s*({opens})").alias("reasoning_leads"),
             pl.col("content").str.extract(rf"^\s*({opens})").alias("content_leads"),
-            pl.col("reasoning").str.extract(rf"({closes})\s*$").alias("reasoning_trails"),
+            pl.col("reasoning")
+            .str.tail(_TAIL_CHARS)
+            .str.extract(rf"({closes})\s*$")
+            .alias("reasoning_trails"),
             pl.col("content").str.count_matches(closes).cast(pl.Int64).alias("content_closes"),
             pl.col("content").str.contains(rf"^\s*(?:{opens})\s*(?:{closes})").alias("empty_block"),
             pl.coalesce(pl.col(f"clean_{name}").str.extract(f"({twice})") for name in both).alias(
@@ -255,16 +286,13 @@ def _close(words: Watched) -> tuple[list[pl.Expr], ...]:
             pl.coalesce(
                 pl.col(f"body_{name}").str.extract(f"({one_of(*words.control)})") for name in both
             ).alias("control_inside"),
-            pl.coalesce(pl.col(f"clean_{name}").str.extract(ends) for name in both).alias(
+            pl.coalesce(pl.col(f"tail_{name}").str.extract(ends) for name in both).alias(
                 "control_at_end"
             ),
             pl.col("user_text").str.contains(words.everything).alias("asked_about_markers"),
-            pl.sum_horizontal(
-                pl.col(name).str.strip_chars_end(fffd).str.count_matches(fffd, literal=True)
-                for name in both
-            )
-            .cast(pl.Int64)
-            .alias("replaced_inside"),
+            _counted(fffd, *(pl.col(name).str.strip_chars_end(fffd) for name in both)).alias(
+                "replaced_inside"
+            ),
             last.str.ends_with(fffd).alias("replaced_at_end"),
         ],
     )

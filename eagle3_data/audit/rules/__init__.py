@@ -34,7 +34,7 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which rules run, each with the severity that it runs under, and why the others are `left`.
+    """The rules of a run, each under its severity in it, and why the others are `left`.
 
     `severities`: code → severity, where the user set one or a selection turned a rule on.
     """
@@ -125,7 +125,7 @@ def select(
     severities: Mapping[str, Severity] | None = None,
     with_tokens: bool = True,
 ) -> tuple[Rule, ...]:
-    """The rules that `choose_rules` would run, with `severities` (word → severity) in one mapping."""
+    """The rules that `choose_rules` would run. `severities`: word → severity."""
     asked = severities or {}
     off = [word for word, severity in asked.items() if severity is Severity.IGNORE]
     return choose_rules(

@@ -114,8 +114,7 @@ def thought_never_closed(r: Columns) -> pl.Expr:
 
 @rule("CAP007", "cut-thought-as-content", severity=ERROR, at="/response/content", detail=sizes)
 def cut_thought_as_content(r: Columns) -> pl.Expr:
-    """A text cut by the token limit fills `content`, and there is no thought although other records
-    have one.
+    """A text cut by the token limit fills `content`, where other records have a thought.
 
     Why it matters: parsers that see no closing marker hand the unfinished thought over as the
     answer.
@@ -176,8 +175,7 @@ def cut_in_thought(r: Columns) -> pl.Expr:
     "CAP011", "cut-in-thought-unproven", severity=ERROR, at="/response/finish_reason", detail=sizes
 )
 def cut_in_thought_unproven(r: Columns) -> pl.Expr:
-    """The token limit ended the answer inside the thought, and nothing proves which tokens were
-    sampled.
+    """The token limit ended the answer inside the thought, and nothing proves its tokens.
 
     Why it matters: whether a closing marker was sampled, and how the last word was tokenized, is a
     guess.

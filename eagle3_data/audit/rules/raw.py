@@ -92,7 +92,7 @@ def not_json_file(r: Columns) -> pl.Expr:
     return r.noted(Note.FILE_NOT_JSON)
 
 
-@rule("RAW008", "byte-order-mark", severity=WARN, detail=noted)
+@rule("RAW008", "byte-order-mark", severity=WARN)
 def byte_order_mark(r: Columns) -> pl.Expr:
     """The line begins with a UTF-8 byte order mark.
 
@@ -238,7 +238,7 @@ def big_integer(r: Columns) -> pl.Expr:
     return r.noted(Note.BIG_INTEGER)
 
 
-@rule("RAW021", "crlf-line-end", severity=IGNORE, detail=noted)
+@rule("RAW021", "crlf-line-end", severity=IGNORE)
 def crlf_line_end(r: Columns) -> pl.Expr:
     """The line ends in CR LF.
 

@@ -43,7 +43,7 @@ def error_body(r: Columns) -> pl.Expr:
     return r.noted(Note.ERROR_BODY)
 
 
-@rule("REC003", "empty-choices", severity=ERROR, at="/response/choices", detail=noted)
+@rule("REC003", "empty-choices", severity=ERROR, at="/response/choices")
 def empty_choices(r: Columns) -> pl.Expr:
     """The response body holds no choice.
 
@@ -64,7 +64,7 @@ def wrong_type(r: Columns) -> pl.Expr:
     return r.noted(Note.WRONG_TYPE)
 
 
-@rule("REC005", "content-parts", severity=WARN, at="/response/content", detail=noted)
+@rule("REC005", "content-parts", severity=WARN, at="/response/content")
 def content_parts(r: Columns) -> pl.Expr:
     """A content is a list of text parts.
 
@@ -75,7 +75,7 @@ def content_parts(r: Columns) -> pl.Expr:
     return r.noted(Note.CONTENT_PARTS)
 
 
-@rule("REC006", "non-text-content", severity=ERROR, at="/request/messages", detail=noted)
+@rule("REC006", "non-text-content", severity=ERROR, at="/request/messages")
 def non_text_content(r: Columns) -> pl.Expr:
     """A content has parts that are no text, such as an image.
 
@@ -150,8 +150,7 @@ def reasoning_redacted(r: Columns) -> pl.Expr:
 
 @rule("REC013", "ids-invalid", severity=ERROR, at="/response/token_ids", detail=noted)
 def ids_invalid(r: Columns) -> pl.Expr:
-    """The captured token ids are not a list of non-negative integers, or a mask differs from them
-    in length.
+    """The captured token ids are no list of token ids, or a mask differs from them in length.
 
     Why it matters: the only exact source of the stream is unusable.
     What to do: store `token_ids` and `prompt_token_ids` as the server sent them.

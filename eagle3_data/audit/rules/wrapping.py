@@ -172,8 +172,7 @@ def closing_id_missing(r: Columns) -> pl.Expr:
     detail=on_ids,
 )
 def opening_id_missing(r: Columns) -> pl.Expr:
-    """The family samples its opening marker, but it is neither in the ids nor at the end of the
-    prompt.
+    """The family samples its opening marker, but neither ids nor prompt hold it.
 
     Why it matters: the thought begins without its control token, which happens in no serving of
     this model.
@@ -235,8 +234,7 @@ def control_string_inside(r: Columns) -> pl.Expr:
     ),
 )
 def wrapper_count(r: Columns) -> pl.Expr:
-    """The rebuilt stream differs from the server's count by no more than the tokens around thought
-    and answer.
+    """The rebuilt stream and the server's count differ by as little as the wrapping tokens.
 
     Why it matters: the same difference in every record means that markers or the stop token are
     assumed wrongly: dropped in decoding, held by the prompt, or not counted.
@@ -260,8 +258,7 @@ def prompt_opens_thought(r: Columns) -> pl.Expr:
 
 @rule("WRP014", "opening-in-prompt-and-text", severity=ERROR, at="/response/content", detail=orders)
 def opening_in_prompt_and_text(r: Columns) -> pl.Expr:
-    """The family opens the thought in the prompt, yet the stored text begins with the opening
-    marker too.
+    """The prompt opens the thought, yet the stored text begins with the opening marker too.
 
     Why it matters: it was added by the server or a client and not sampled; kept, it would be
     supervised.
