@@ -3,7 +3,8 @@
 What enters: the object that holds the answer (a message, or a flat row). What leaves: cells of a
 `Row`. It promises the reader's rule for thoughts: `reasoning`, else `reasoning_content`, else
 `thinking`, else the joined text of `reasoning_details`; missing, null and "" stay apart; an inline
-think block is left as it is."""
+think block is left as it is.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def read_reasoning(row: Row, place: Json, thought: str | None = None) -> None:
 
 def _details(row: Row, items: list[Any]) -> str | None:
     """Joined text of `reasoning_details` or `thinking_blocks`; None when nothing of it is the
-    sampled text."""
+    sampled text.
+    """
     texts: list[str] = []
     hidden = False
     for item in items:
@@ -201,7 +203,8 @@ def read_end(row: Row, place: Json) -> None:
 
 def read_usage(row: Row, usage: Any, *, answers: int = 1) -> None:
     """Token counts. With several answers the body counts them together, so that no answer gets a
-    count."""
+    count.
+    """
     if usage.__class__ is not dict:
         if usage is not None:
             row.wrong("usage", usage)
@@ -225,7 +228,8 @@ def read_usage(row: Row, usage: Any, *, answers: int = 1) -> None:
 
 def token_ids_of_logprobs(logprobs: Any) -> list[int] | None:
     """Ids that vLLM writes as "token_id:N" with return_tokens_as_token_ids; None when they are not
-    there."""
+    there.
+    """
     content = mapping(logprobs).get("content")
     if content.__class__ is not list or not content:
         return None

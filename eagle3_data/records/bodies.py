@@ -3,7 +3,8 @@
 What enters: a body and the row of its request. What leaves: one `Row` for each choice. It promises
 that n choices give n rows with the same request, that a count which covers several choices is
 given to none of them, and that a server is named only when the body itself shows which one wrote
-it."""
+it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _SGLANG = frozenset({"sglext", "meta_info"})
 @lru_cache(maxsize=256)
 def _fingerprint(text: str) -> tuple[str | None, str | None]:
     """(server, version) from a system_fingerprint such as `vllm-0.32.0-f693fabf` or
-    `b6123-0cf6725`."""
+    `b6123-0cf6725`.
+    """
     if found := re.match(r"(vllm|sglang)-v?([0-9][0-9a-z.+]*)", text):
         return found[1], found[2]
     if found := re.match(r"(b[0-9]+)-", text):
@@ -72,9 +74,15 @@ def read_server(row: Row, body: Json, choice: Json) -> None:
             row.cells["server_version"] = version
 
 
+def _read_time(row: Row, value: Any) -> None:
+    """Unix seconds; some routers write a fraction."""
+    if value is not None:
+        row.whole("created", int(value) if value.__class__ is float else value, "created")
+
+
 def read_body(row: Row, body: Json) -> list[Row]:
     """The rows of a body with `choices`."""
-    row.whole("created", body.get("created"), "created")
+    _read_time(row, body.get("created"))
     model = body.get("model")
     if model is not None:
         row.text("model", model, "model")
@@ -123,7 +131,8 @@ def _read_choice(row: Row, body: Json, choice: Json, place: int) -> None:
 
 def read_ids(row: Row, choice: Json, body: Json, place: int = 0) -> None:
     """Captured ids, wherever a server puts them: beside the choice, beside the body, or in
-    SGLang's extension."""
+    SGLang's extension.
+    """
     if _ANY_IDS.isdisjoint(choice) and _ANY_IDS.isdisjoint(body) and not choice.get("logprobs"):
         return
     extension = mapping(choice.get("sglext")) or mapping(body.get("sglext"))
@@ -165,7 +174,7 @@ def read_responses(row: Row, body: Json) -> list[Row]:
     cells = row.cells
     cells["shape"] = "responses"
     cells["choice"] = 0
-    row.whole("created", body.get("created_at"), "created_at")
+    _read_time(row, body.get("created_at"))
     if body.get("model") is not None:
         row.text("model", body["model"], "model")
     read_server(row, body, {})
@@ -215,7 +224,8 @@ def read_responses(row: Row, body: Json) -> list[Row]:
 
 def responses_messages(request: Json) -> list[Any]:
     """A Responses request (`instructions`, `input`) as chat messages; items with a role are kept
-    as received."""
+    as received.
+    """
     messages: list[Any] = []
     instructions = request.get("instructions")
     if instructions.__class__ is str and instructions:

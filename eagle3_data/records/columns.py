@@ -2,7 +2,8 @@
 
 What enters: `Row`s in line order and the place of each. What leaves: a frame, one row a `Row`. It
 promises one construction a column (no per-cell work in Polars), and that ids which are no list of
-non-negative 31-bit integers are noted and left null."""
+non-negative 31-bit integers are noted and left null.
+"""
 
 from __future__ import annotations
 

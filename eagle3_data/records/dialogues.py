@@ -4,7 +4,8 @@ ids.
 What enters: a parsed row and its `Row` with the place already read. What leaves: one `Row` an
 answer. It promises that facts which stand once in a row (usage, finish reason, ids) are given to
 its last answer only, and that ids of a mask with holes are cut at a run of ones: never is an
-unsampled id called sampled."""
+unsampled id called sampled.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ _WITNESSES = frozenset({"finish_reason", "usage", "meta_info", "request", "messa
 
 def answer_key(value: Json) -> str | None:
     """The key that holds the answer of a flat row: the first that is not null, else the first
-    there."""
+    there.
+    """
     present = [k for k in ANSWER_KEYS if k in value and value[k].__class__ is not dict]
     return next((k for k in present if value[k] is not None), present[0] if present else None)
 
 
 def is_flat(value: Json) -> bool:
     """Whether a row holds an answer as a field of its own: beside a prompt, a thought, or how it
-    ended."""
+    ended.
+    """
     thought = any(value.get(k).__class__ is str for k in REASONING_KEYS[:3])
     thought = thought or any(k in value for k in ("reasoning_content", "reasoning_details"))
     asked = any(value.get(k).__class__ in (str, list) for k in PROMPT_KEYS)
@@ -68,7 +71,8 @@ def read_flat(row: Row, value: Json) -> list[Row]:
 
 def read_single(row: Row, body: Json) -> list[Row]:
     """A response object without choices: a message, or a native body (SGLang /generate, llama.cpp
-    /completion)."""
+    /completion).
+    """
     message = body.get("message")
     row.cells["shape"] = "flat"
     row.cells["choice"] = 0
@@ -147,7 +151,8 @@ def read_id_row(row: Row, value: Json, every: bool) -> list[Row]:
 
     A mask that is one stretch of zeros and one of ones to the end gives prompt and completion.
     With more stretches the last run of ones is the answer and all before it the prompt (`every`:
-    each run is one)."""
+    each run is one).
+    """
     cells = row.cells
     known = not value.keys().isdisjoint({"text", "metadata", "primary_id", "seq_len"})
     cells["shape"] = "speculators" if known else "specforge-ids"

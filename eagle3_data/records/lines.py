@@ -3,7 +3,8 @@
 What enters: a `Source`. What leaves: `LineBatch`es in file order, the last one marked. It promises
 that lines are split on byte 0x0A only, that blank lines are skipped but numbered, that one line
 above the limit is reported and not loaded (memory is flat whatever the file's size), and that a
-fault of the whole file is told once while each of its lines is still counted."""
+fault of the whole file is told once while each of its lines is still counted.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class LineFault:
     """A line that was not loaded (`number` set), or a fact about the whole file (`number` is None).
 
     The lines of a file that is wrong as a whole come with an empty `note`: they count as
-    unreadable in the ledger, the file's own fault says why, once."""
+    unreadable in the ledger, the file's own fault says why, once.
+    """
 
     number: int | None
     offset: int | None
@@ -37,7 +39,8 @@ class LineFault:
 @dataclass(slots=True)
 class LineBatch:
     """Some consecutive lines of one file. `lines[i]` has no line end, is never blank, and stands
-    at `numbers[i]` (1-based physical line) and `offsets[i]` (bytes, uncompressed stream)."""
+    at `numbers[i]` (1-based physical line) and `offsets[i]` (bytes, uncompressed stream).
+    """
 
     file_no: int
     lines: list[bytes] = field(default_factory=list)
@@ -48,7 +51,8 @@ class LineBatch:
     """No line of this file (or range) follows."""
     torn: bool = False
     """The last line of `lines` has no line end: the file (or the cut stream) ends inside or right
-    after it."""
+    after it.
+    """
     bytes_read: int = 0
     """Bytes of the file on disk consumed so far, for progress."""
     notes: dict[int, Note] = field(default_factory=dict)
@@ -70,7 +74,8 @@ def read_batches(
     `start`, `end`: only lines whose first byte is in this byte range of an uncompressed file;
     adjoining ranges give every line once. Line numbers count from 1 at the first line of the
     range, faults of the file are told by the range that starts at 0. Raises `InputError` when the
-    file can not be opened, or a range is asked of a compressed file."""
+    file can not be opened, or a range is asked of a compressed file.
+    """
     try:
         stream = open_stream(source.real)
     except OSError as error:
@@ -123,7 +128,8 @@ def _batches(
     lost: bool,
 ) -> Iterator[LineBatch]:
     """Fill `batch` line by line and start a new one when it is full. `lost`: the file is wrong as
-    a whole."""
+    a whole.
+    """
     readline, number, held = stream.reader.readline, 0, 0
     bound = limit + 2  # the longest good line with its line end
     while (end is None or offset < end) and (line := readline(bound)):

@@ -2,7 +2,8 @@
 
 What enters: the bytes of a line. What leaves: the object with the notes about it, or a refusal. It
 promises that no bytes raise, that orjson reads every good line (the stdlib parser only explains a
-refusal), and that keys which stand twice in one object are found, whatever object it is."""
+refusal), and that keys which stand twice in one object are found, whatever object it is.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ Parsed = tuple[Json | None, int, str | None]
 
 _LONG = 256
 _HEAD = 16
+_BACKSLASH = 0x5C
 
 
 def parse(line: bytes, *, torn: bool = False) -> Parsed:
@@ -51,7 +53,8 @@ def twice_given(line: bytes, value: Json) -> list[str]:
     as the parsed object has keys, unless a key was given twice. The count skips over long texts (a
     count over 12 KB costs 16 us, without its two long texts 2 us). Only a line whose count differs
     is parsed again by the slow parser that sees pairs, so a miscount costs time and never an
-    answer. Not seen: a repeated key in the company of an equally large miscount the other way."""
+    answer. Not seen: a repeated key in the company of an equally large miscount the other way.
+    """
     long: list[str] = []
     keys = _count_keys(value, long.append)
     if _count_ends(line, long) == keys:
@@ -114,13 +117,27 @@ def _count_ends(line: bytes, long: list[str]) -> int:
     """Bare `":` in `line`, long texts left out where they are found."""
     ends = at = 0
     for text in long:
-        head = text[:_HEAD]
-        start = line.find(head.encode(), at)
-        if start < 0:  # a character in it is escaped, in one of the two usual ways
-            start = line.find(orjson.dumps(head)[1:-1], at)
-        if start < 0:
-            start = line.find(encode_basestring_ascii(head)[1:-1].encode(), at)
+        start = _find_long(line, text[:_HEAD], at)
         if start >= 0:
             ends += line.count(b'":', at, start)
             at = start + len(text)  # a text has at least as many bytes as characters
     return ends + line.count(b'":', at)
+
+
+def _find_long(line: bytes, head: str, at: int) -> int:
+    """Where the long text that begins with `head` begins in `line`; -1 when it is not found."""
+    needle = head.encode()
+    start = line.find(needle, at)
+    if start < 0:  # a character in it is escaped, in one of the two usual ways
+        needle = orjson.dumps(head)[1:-1]
+        start = line.find(needle, at)
+    if start < 0:
+        needle = encode_basestring_ascii(head)[1:-1].encode()
+        start = line.find(needle, at)
+    while start >= 0:
+        # a thought often begins like its question: a text that ends so soon is not the long one
+        quote = line.find(b'"', start, start + _LONG)
+        if quote < 0 or line[quote - 1] == _BACKSLASH:
+            return start
+        start = line.find(needle, quote)
+    return -1

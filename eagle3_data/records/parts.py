@@ -2,7 +2,8 @@
 
 What enters: a string, a list of parts (OpenAI chat, Responses, Mistral), or null. What leaves:
 `Text`. It promises that text parts are joined without anything between them, that a thought among
-the parts is kept apart from the answer, and that a part which is no text is noted."""
+the parts is kept apart from the answer, and that a part which is no text is noted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _THOUGHT_TYPES = {"thinking", "reasoning", "reasoning_text"}
 
 class Text(NamedTuple):
     """`text`: None for null. `thought`: None when no part is a thought. `note`: bits of Note, 0
-    for a plain string."""
+    for a plain string.
+    """
 
     text: str | None
     thought: str | None

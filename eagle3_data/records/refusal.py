@@ -3,7 +3,8 @@
 What enters: a line that orjson refused, and its error. What leaves: the note that names the cause
 and the place (1-based column in characters, or byte). Two harmless causes still give the object: a
 byte order mark, and anything that only orjson is too strict for. It promises to return for any
-bytes: nesting, numbers and text of any size or kind do not raise."""
+bytes: nesting, numbers and text of any size or kind do not raise.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def explain(line: bytes, error: orjson.JSONDecodeError, torn: bool) -> tuple[Any
     """(value or None, note, detail) of a line that orjson refused."""
     if line.startswith(BOM):
         try:
-            return orjson.loads(line[3:]), Note.BOM, None
+            value = orjson.loads(line[3:])
+            return value, Note.BOM if value is not None else Note.BOM | Note.NOT_AN_OBJECT, None
         except orjson.JSONDecodeError as inner:
             value, note, detail = explain(line[3:], inner, torn)
             return value, note | Note.BOM, detail

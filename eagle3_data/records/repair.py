@@ -5,7 +5,8 @@ What enters: a parsed record and the marker pairs of the profile. What leaves: t
 in place and the names of the repairs, or its line written anew. It promises that nothing but the
 markers leaves the text (thought and answer keep their whitespace), and that a case with two
 readings is left alone: more than one marker of a kind, a marker in quotes, a thought already
-there."""
+there.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ BLOCK, CLOSING = "split-think-block", "split-closing-marker"
 
 def repair_record(value: Json, markers: Sequence[Markers], *, every: bool = False) -> list[str]:
     """Split the inline thoughts of the answers of `value`, in place; the names of the repairs,
-    sorted."""
+    sorted.
+    """
     done = set()
     for place, key in _places(value, every):
         if name := _split(place, key, markers):
@@ -38,14 +40,18 @@ def repaired_line(line: bytes, markers: Sequence[Markers], *, every: bool = Fals
     read).
 
     Written by the stdlib parser, which keeps integers of any size; a line with a key given twice
-    is left alone, because one of the two values would leave silently."""
+    is left alone, because one of the two values would leave silently.
+    """
     try:
         value = json.loads(line, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):
         return None
     if value.__class__ is not dict or not repair_record(value, markers, every=every):
         return None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: such a line is no record
+        return None
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> Json:

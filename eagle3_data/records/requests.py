@@ -3,7 +3,8 @@
 What enters: a request body (or a flat row that holds the same keys). What leaves: cells of a
 `Row`. It promises that messages stay JSON text with every field as received; only a dialogue in
 from/value form gets the role/content names that every template reads, and tools that came as JSON
-text are decoded once."""
+text are decoded once.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +129,8 @@ def _has_thought(message: Json, content: str | None) -> bool:
 
 def _decode_calls(row: Row, message: Json) -> None:
     """Tool calls of history that came as JSON text are decoded once, so that a template can read
-    them."""
+    them.
+    """
     calls = message["tool_calls"]
     try:
         if calls.__class__ is str and calls:
@@ -159,7 +161,8 @@ def read_request(row: Row, request: Json) -> None:
 
 def read_prompt(row: Row, place: Json) -> None:
     """A plain-text prompt under one of its usual names; a system text beside it makes messages of
-    both."""
+    both.
+    """
     for key in PROMPT_KEYS:
         value = place.get(key)
         if value.__class__ is list and value:

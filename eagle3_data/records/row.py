@@ -53,7 +53,8 @@ class Row:
 
     def whole(self, column: str, value: Any, name: str) -> None:
         """Set a count cell from a JSON integer of at most 63 bits, or a float without a
-        fraction."""
+        fraction.
+        """
         if value.__class__ is float and value.is_integer():
             value = int(value)
         if value.__class__ is int and -_INT64 <= value < _INT64:
@@ -82,7 +83,8 @@ def dump(value: Any) -> str:
 
 def decoded(value: Any) -> Any:
     """`value`, or what it spells when it is JSON text inside JSON. Raises ValueError when it is no
-    JSON text."""
+    JSON text.
+    """
     return orjson.loads(value) if value.__class__ is str else value
 
 

@@ -3,7 +3,8 @@
 What enters: a `LineBatch`. What leaves: a frame with RECORD_SCHEMA, rows in line order, a line
 with n answers as n rows. It promises a row for every line and every fault, that no input raises,
 and that a record with no known place for an answer is a row with Note.NO_ANSWER and the list of
-its keys, never a guess."""
+its keys, never a guess.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from eagle3_data.records.lines import LineBatch, LineFault
 from eagle3_data.records.parse import parse, printable
 from eagle3_data.records.repair import Markers, repair_record
 from eagle3_data.records.requests import letter, read_messages, read_request, read_row_settings
-from eagle3_data.records.row import Json, Row, mapping
+from eagle3_data.records.row import Json, Row, dump, mapping
 from eagle3_data.records.table import Note, Status
 
 RECORD, UNREADABLE, FILE = Status.RECORD.value, Status.UNREADABLE.value, Status.FILE.value
@@ -48,7 +49,8 @@ def table_from(
 
     Lines that were not loaded are Status.UNREADABLE rows, faults of the file Status.FILE rows. The
     lines of a file that is wrong as a whole are UNREADABLE with `notes` = 0: its FILE row says
-    why."""
+    why.
+    """
     rows: list[Row] = []
     final = len(batch.lines) - 1 if batch.last and batch.torn else -1
     for i, (line, number, offset) in enumerate(
@@ -66,9 +68,13 @@ def table_from(
             rows.append(row)
             continue
         cells["status"] = RECORD
-        if repair and (done := repair_record(value, repair, every=turns is Turns.ALL)):
-            row.note(Note.REPAIRED)
-            cells["repair"] = ",".join(done)
+        if repair:
+            # a line with a key given twice is never written anew, see `repaired_line`
+            double = note & Note.DUPLICATE_KEYS
+            done = [] if double else repair_record(value, repair, every=turns is Turns.ALL)
+            if done:
+                row.note(Note.REPAIRED)
+                cells["repair"] = ",".join(done)
         rows.extend(flatten(value, row, line, turns))
     rows.extend(map(_fault_row, batch.faults))
     table = frame_of(rows, batch.file_no)
@@ -208,8 +214,8 @@ def _read_place(row: Row, value: Json, line: bytes) -> None:
             cells["record_id"] = str(found)
         elif found.__class__ is float:
             _big_id(row, key, found, line)
-        else:
-            row.wrong(key, found)
+        else:  # a database's own id object
+            cells["record_id"] = dump(found)
         break
     found = value.get("model")
     if found.__class__ is str:

@@ -2,7 +2,8 @@
 
 What enters: the first MiB of the uncompressed stream. What leaves: one note with its evidence, or
 nothing. It promises to speak only of faults that make every line meaningless; a file with one good
-record near its start is read line by line, however bad its other lines are."""
+record near its start is read line by line, however bad its other lines are.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ _SPACE = b" \t\r\n"
 
 def sniff(head: bytes, whole: bool) -> tuple[Note, str] | None:
     """The fault of a file that begins with `head`, as (note, detail). `whole`: `head` is the whole
-    file."""
+    file.
+    """
     if whole and not head.strip():
         return Note.FILE_EMPTY, "0 bytes" if not head else "only blank lines"
     if head.startswith(_LFS):
@@ -124,7 +126,8 @@ def _pretty(text: bytes, whole: bool) -> tuple[Note, str] | None:
 
 def _foreign(text: bytes, whole: bool) -> tuple[Note, str] | None:
     """A file in which no line of `text` begins like a JSON object, and the first is no JSON
-    value."""
+    value.
+    """
     if not text.strip(b"\0" + _SPACE):
         return (Note.FILE_NOT_JSON, "it holds nothing but NUL bytes") if whole else None
     lines = text.split(b"\n")

@@ -3,7 +3,8 @@
 What enters: paths, globs, directories and "-". What leaves: one `Source` a file, each file once,
 in a stable order. It promises that every name either matches something or raises `InputError` with
 the next step, and that a stream which can be read only once (standard input, a named pipe) is
-spooled to disk, so that every later pass sees the same bytes."""
+spooled to disk, so that every later pass sees the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class InputError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Source:
     """One input file. `path`: as given ("-" for standard input). `real`: what to open. `size`:
-    bytes on disk."""
+    bytes on disk.
+    """
 
     path: str
     real: Path
@@ -45,7 +47,8 @@ def expand(paths: Sequence[str]) -> list[Source]:
 
     A file that is named twice is read once, at its first place: a shell glob beside an explicit
     name is common, and reading twice would report every record as a duplicate. Raises `InputError`
-    when a name matches nothing."""
+    when a name matches nothing.
+    """
     if not paths:
         raise InputError('no input: name a file, a directory, a glob, or "-" for standard input')
     found: dict[Path, Source] = {}

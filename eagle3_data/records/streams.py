@@ -3,7 +3,8 @@
 What enters: a path. What leaves: a reader, and a word on how the compressed stream ended. It
 promises that a gz or zst stream which ends early or is damaged gives all bytes before the damage
 and a `fault`, never an exception, and that output is made in small pieces, so that a compression
-bomb does not fill the memory."""
+bomb does not fill the memory.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _ZST_CHUNK = 1 << 12
 @dataclass(slots=True)
 class Stream:
     """An open file. `reader`: uncompressed bytes; `compressed`: whether offsets differ from those
-    on disk."""
+    on disk.
+    """
 
     reader: io.BufferedReader
     compressed: bool
@@ -65,7 +67,8 @@ class Stream:
 
 def open_stream(path: Path) -> Stream:
     """Open `path`; the first bytes decide about compression, not the name (downloads lose or gain
-    endings). Raises OSError."""
+    endings). Raises OSError.
+    """
     file = io.FileIO(path, "rb")
     magic = file.read(4)
     file.seek(0)
@@ -134,7 +137,8 @@ def _gunzip(file: io.FileIO, faults: list[str]) -> Iterator[bytes]:
 
 def _salvage(member: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
     """What `chunk` gives before the byte that is damaged: zlib drops the whole output of a call
-    that fails."""
+    that fails.
+    """
     try:
         for i in range(len(chunk)):
             yield member.decompress(chunk[i : i + 1])
