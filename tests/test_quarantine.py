@@ -7,10 +7,13 @@ import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import eagle3_data
 from eagle3_data import quarantine
@@ -84,6 +87,28 @@ def test_odd_lines_keep_their_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "q/quarantine.jsonl").read_bytes() == (
         b"\xff\xfe{\n" + b"\0\0\0\n" + b"[1]\n" + BAD  # torn at the end, as it was
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([GOOD, BAD, b"", b" \t", b"[]", b"\xff", b"\0", b"null", GOOD + GOOD])
+        | st.binary(max_size=8).filter(lambda b: b"\n" not in b and not b.endswith(b"\r")),
+        max_size=8,
+    ),
+    st.sampled_from([b"\n", b"\r\n"]),
+    st.booleans(),
+)
+def test_clean_and_quarantine_hold_every_line(body: list[bytes], end: bytes, ended: bool) -> None:
+    with TemporaryDirectory() as folder:
+        data = Path(folder) / "a.jsonl"
+        data.write_bytes(end.join(body) + (end if ended else b""))
+        split([data], Path(folder) / "q", select=["RAW"])
+        got = lines(Path(folder) / "q/clean.jsonl") + lines(Path(folder) / "q/quarantine.jsonl")
+        want = lines(data)
+        if want and want[0].startswith(b"\xef\xbb\xbf"):
+            want[0] = want[0][3:]
+        assert sorted(got) == sorted(line for line in want if line.strip())
 
 
 def test_a_line_above_the_limit_is_copied_in_pieces(
