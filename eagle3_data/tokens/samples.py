@@ -55,6 +55,7 @@ SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     "grade": GRADE,
     "grade_reason": pl.String(),  # one of a fixed set: captured, count-equal, whitespace-repair, no-count, count-differs, ambiguous, captured-contradicts-count, …
     "prompt_source": PROMPT_SOURCE,
+    "prompt_reason": pl.String(),  # why there is no rendered prompt; null when there is one
     "assembled_tokens": pl.Int64(),  # completion tokens of the stream built from TEXT by the profile's grammar (also when ids were captured)
     "count_delta": pl.Int64(),  # assembled_tokens - completion_tokens; null without usage
     "prompt_len": pl.Int64(),
@@ -86,5 +87,8 @@ SAMPLE_COLUMNS: dict[str, pl.DataType] = {
 def unassembled(height: int) -> pl.DataFrame:
     """The sample columns of `height` rows, all null: what the road carries when there is no tokenizer."""
     return pl.DataFrame(
-        {name: pl.Series(name, [None] * height, dtype=dtype) for name, dtype in SAMPLE_COLUMNS.items()}
+        {
+            name: pl.Series(name, [None] * height, dtype=dtype)
+            for name, dtype in SAMPLE_COLUMNS.items()
+        }
     )

@@ -1,0 +1,97 @@
+"""Captured ids against the text beside them: do they decode to it, and does their own text encode
+back to them.
+
+What enters: completion ids that differ from the re-assembled ones. What leaves: three yes-or-no
+answers a row.
+It promises that nothing is decoded for rows whose captured and re-assembled ids are equal: there
+all is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle3_data.tokens.markers import Markers
+
+if TYPE_CHECKING:
+    from eagle3_data.tokens.candidates import Answer
+    from eagle3_data.tokens.tokenizer import Tokenizer
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`text_matches`: the ids decode to the record's text, edge whitespace aside; None when the
+    record has no text.
+    `roundtrip`: encode(decode(ids)) == ids. `marker_as_text`: a think marker stands in them as
+    ordinary tokens.
+    """
+
+    text_matches: bool | None
+    roundtrip: bool
+    marker_as_text: bool
+
+
+def check(
+    rows: Sequence[tuple[Ids, Sequence[int], Answer | None]], markers: Markers, tokenizer: Tokenizer
+) -> list[Check]:
+    """Check rows of (ids, marker positions, answer). Stretches between markers are decoded and
+    encoded in one call.
+    """
+    texts_of = {token: text for text, token in markers.ids.items()}
+    pieces: list[Ids] = []
+    owners: list[int] = []
+    for row, (ids, at, _) in enumerate(rows):
+        start = 0
+        for i in (*at, len(ids)):
+            if i > start:
+                pieces.append(ids[start:i])
+                owners.append(row)
+            start = i + 1
+    known = [int(piece.max()) < tokenizer.vocab_size for piece in pieces]
+    decoded = iter(
+        tokenizer.decode([p.tolist() for p, ok in zip(pieces, known, strict=True) if ok])
+    )
+    texts = [next(decoded) if ok else None for ok in known]
+    encoded = tokenizer.encode([text or "" for text in texts])
+    same = [True] * len(rows)
+    spelled = [False] * len(rows)
+    stretches: list[list[str]] = [[] for _ in rows]
+    for k, (row, text) in enumerate(zip(owners, texts, strict=True)):
+        if text is None or not np.array_equal(encoded[k], pieces[k]):
+            same[row] = False
+        if text is not None:
+            stretches[row].append(text)
+            spelled[row] = spelled[row] or any(marker in text for marker in markers.think_texts)
+    return [
+        Check(_matches(stretches[row], answer, texts_of), same[row], spelled[row])
+        for row, (_, _, answer) in enumerate(rows)
+    ]
+
+
+def _matches(stretches: list[str], answer: Answer | None, texts_of: dict[int, str]) -> bool | None:
+    """Compare without whitespace and markers: servers strip edges, and some drop markers that the
+    model sampled twice.
+
+    A record with tool calls holds them re-written, so only what stands before them is compared.
+    """
+    if answer is None:
+        return None
+    ours, theirs = (
+        _bare("".join(stretches), texts_of),
+        _bare(answer.reasoning + answer.content, texts_of),
+    )
+    return ours.startswith(theirs) if answer.calls is not None else ours == theirs
+
+
+def _bare(text: str, texts_of: dict[int, str]) -> str:
+    for marker in texts_of.values():
+        text = text.replace(marker, "")
+    # Ids cut inside a character decode to U+FFFD here and to nothing, or to it, at the server.
+    return "".join(text.replace("\ufffd", "").split())

@@ -1,0 +1,195 @@
+"""Which stream made a record: the candidates of a batch are counted against
+`usage.completion_tokens`.
+
+What enters: answers, counts, and whether each server counts its stop token. What leaves: one
+`Decision` an answer.
+It promises that a grade is never better than its proof: two different streams that meet a count are
+E, whichever is likelier; a stream that only fits an unproven reading of the count is D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle3_data.tokens.candidates import Answer, Candidate, Fix, candidates, further, uncounted
+from eagle3_data.tokens.grammar import Grammar
+from eagle3_data.tokens.markers import Stream
+from eagle3_data.tokens.samples import Grade
+
+if TYPE_CHECKING:
+    from eagle3_data.tokens.tokenizer import Tokenizer
+
+Ids = NDArray[np.int32]
+
+
+class Pool:
+    """Every distinct text of a batch, encoded once. Lengths first: ids are only put together for
+    the chosen streams.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: dict[int | str, Ids] = {}
+
+    def add(self, streams: Iterable[Stream]) -> None:
+        """Encode what `streams` hold and the pool does not, in one call."""
+        known = self._ids
+        new: dict[int | str, None] = {}
+        for stream in streams:
+            for piece in stream:
+                if piece not in known:
+                    new[piece] = None
+        texts = [piece for piece in new if isinstance(piece, str)]
+        if texts:
+            ragged = self._tokenizer.encode(texts)
+            ids, offsets = ragged.ids, ragged.offsets.tolist()
+            for i, text in enumerate(texts):
+                known[text] = ids[offsets[i] : offsets[i + 1]]
+        for piece in new:
+            if isinstance(piece, int):
+                known[piece] = np.array([piece], dtype=np.int32)
+
+    def length(self, stream: Stream) -> int:
+        """Tokens of a stream whose texts were added."""
+        known = self._ids
+        return sum([len(known[piece]) for piece in stream])
+
+    def pieces(self, stream: Stream) -> list[Ids]:
+        """The ids of a stream, piece by piece, to be put together with others in one copy."""
+        known = self._ids
+        return [known[piece] for piece in stream]
+
+    def ids(self, stream: Stream) -> Ids:
+        """The ids of one stream, int32."""
+        pieces = self.pieces(stream)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The chosen stream of a record (None: the grammar can write none), its token count and its
+    grade.
+    """
+
+    stream: Stream | None
+    tokens: int
+    grade: Grade
+    reason: str
+
+
+def decide(
+    found: Sequence[Answer | None],
+    counts: Sequence[int | None],
+    counted: Sequence[bool | None],
+    grammar: Grammar,
+    pool: Pool,
+) -> list[Decision | None]:
+    """Decide every answer. `counted`: the count holds the stop token (None: not known for this
+    server).
+    """
+    choices = [
+        [] if answer is None
+        else _one(uncounted(answer, grammar)) if count is None
+        else candidates(answer, grammar)
+        for answer, count in zip(found, counts, strict=True)
+    ]  # fmt: skip
+    pool.add(c.stream for row in choices for c in row)
+    out: list[Decision | None] = []
+    open_rows: list[int] = []
+    for i, (answer, count, row) in enumerate(zip(found, counts, choices, strict=True)):
+        if answer is None:
+            out.append(None)
+        elif not row:
+            out.append(Decision(None, 0, Grade.E, "no-grammar"))
+        elif count is None:
+            out.append(_capped(_decision(row[0], pool, Grade.D, "no-count"), answer, grammar))
+        elif len(row) == 1 and pool.length(row[0].stream) == count and counted[i]:
+            out.append(_capped(_graded(row, pool), answer, grammar))
+        else:
+            fits = [c for c in row if _fits(c, pool, count, counted[i])]
+            # The text as given needs no excuse; a repair must be the only one that meets the count.
+            settled = any(c.fix is Fix.RAW for c in fits)
+            out.append(_capped(_graded(fits, pool), answer, grammar) if settled else None)
+            if not settled:
+                open_rows.append(i)
+    extra = {i: further(answer, grammar) for i in open_rows if (answer := found[i]) is not None}
+    pool.add(c.stream for row in extra.values() for c in row)
+    for i, more in extra.items():
+        answer, count = found[i], counts[i]
+        if answer is not None and count is not None:
+            decision = _second(choices[i], more, pool, count, counted[i])
+            out[i] = _capped(decision, answer, grammar)
+    return out
+
+
+def _one(candidate: Candidate | None) -> list[Candidate]:
+    return [] if candidate is None else [candidate]
+
+
+def _fits(candidate: Candidate, pool: Pool, count: int, counted: bool | None) -> bool:
+    tokens = pool.length(candidate.stream)
+    return tokens - candidate.ended == count if counted is False else tokens == count
+
+
+def _second(
+    first: list[Candidate], more: list[Candidate], pool: Pool, count: int, counted: bool | None
+) -> Decision:
+    """The text as given does not meet the count: whitespace, and a stop token that is not
+    counted, are tried.
+    """
+    fits = [c for c in (*first, *more) if _fits(c, pool, count, counted)]
+    loose = (
+        [c for c in first if c.ended and pool.length(c.stream) - 1 == count]
+        if counted is None
+        else []
+    )
+    if loose and not _differ([*fits, *loose], pool):
+        return _decision(loose[0], pool, Grade.D, "stop-token-not-counted")
+    if fits or loose:
+        return _graded([*fits, *loose], pool)
+    nearest = min(first, key=lambda c: abs(pool.length(c.stream) - count))
+    return _decision(nearest, pool, Grade.E, "count-differs")
+
+
+def _graded(fits: list[Candidate], pool: Pool) -> Decision:
+    chosen = fits[0]
+    if _differ(fits, pool):
+        return _decision(chosen, pool, Grade.E, "ambiguous")
+    match chosen.fix:
+        case Fix.RAW:
+            return _decision(chosen, pool, Grade.B, "count-equal")
+        case Fix.REPAIR:
+            return _decision(chosen, pool, Grade.C, "whitespace-repair")
+        case Fix.TEMPLATE:
+            return _decision(chosen, pool, Grade.D, "whitespace-unproven")
+
+
+def _differ(fits: list[Candidate], pool: Pool) -> bool:
+    if len(fits) < 2:
+        return False
+    first = pool.ids(fits[0].stream)
+    return any(not np.array_equal(first, pool.ids(other.stream)) for other in fits[1:])
+
+
+def _decision(candidate: Candidate, pool: Pool, grade: Grade, reason: str) -> Decision:
+    return Decision(candidate.stream, pool.length(candidate.stream), grade, reason)
+
+
+def _capped(decision: Decision, answer: Answer, grammar: Grammar) -> Decision:
+    """Lower the grade of what text can not prove: tool calls a server re-wrote, a thought the
+    grammar has no place for.
+    """
+    if answer.reasoning and not (grammar.on.thought and answer.thinking):
+        return Decision(decision.stream, decision.tokens, Grade.E, "no-grammar")
+    if answer.calls is None or decision.grade is Grade.E:
+        return decision
+    if grammar.tools is None:
+        return Decision(decision.stream, decision.tokens, Grade.E, "tools-unknown")
+    if grammar.tools.exact:
+        return decision
+    return Decision(decision.stream, decision.tokens, Grade.D, "tools-rewritten")
