@@ -153,7 +153,9 @@ def read_request(row: Row, request: Json) -> None:
     model = request.get("model")
     if model is not None:
         row.text("request_model", model, "request.model")
-    settings = {k: v for k, v in request.items() if k not in _NOT_SETTINGS}
+    settings = request.copy()
+    for key in _NOT_SETTINGS.intersection(request):
+        del settings[key]
     if settings:
         row.cells["settings_json"] = dump(settings)
     read_switches(row, request)

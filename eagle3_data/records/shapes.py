@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from eagle3_data.records.bodies import read_body, read_responses, responses_messages
-from eagle3_data.records.columns import frame_of
+from eagle3_data.records.columns import Columns
 from eagle3_data.records.dialogues import (
     is_flat,
     read_dialogue,
@@ -51,7 +51,7 @@ def table_from(
     lines of a file that is wrong as a whole are UNREADABLE with `notes` = 0: its FILE row says
     why.
     """
-    rows: list[Row] = []
+    rows = Columns()
     final = len(batch.lines) - 1 if batch.last and batch.torn else -1
     for i, (line, number, offset) in enumerate(
         zip(batch.lines, batch.numbers, batch.offsets, strict=True)
@@ -65,7 +65,7 @@ def table_from(
             row.details.append(detail)
         if value is None:
             cells["status"] = UNREADABLE
-            rows.append(row)
+            rows.add(row)
             continue
         cells["status"] = RECORD
         if repair:
@@ -75,9 +75,11 @@ def table_from(
             if done:
                 row.note(Note.REPAIRED)
                 cells["repair"] = ",".join(done)
-        rows.extend(flatten(value, row, line, turns))
-    rows.extend(map(_fault_row, batch.faults))
-    table = frame_of(rows, batch.file_no)
+        for answer in flatten(value, row, line, turns):
+            rows.add(answer)
+    for fault in batch.faults:
+        rows.add(_fault_row(fault))
+    table = rows.frame(batch.file_no)
     if batch.faults and batch.lines:
         table = table.sort("line", nulls_last=False, maintain_order=True)
     return table
