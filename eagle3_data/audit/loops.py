@@ -63,10 +63,14 @@ class Loop:
 
     @property
     def shown(self) -> str:
-        """The unit from its first whole word on, at most 80 characters."""
-        blank = re.search(rb"\s+", self.unit)
-        turned = self.unit[blank.end() :] + self.unit[: blank.end()] if blank else self.unit
-        return turned.decode(errors="ignore").strip()[:80] or repr(self.unit[:8])[2:-1]
+        """The unit, turned so that it begins at a line, sentence or word; at most 80 characters."""
+        unit = self.unit
+        for border in (rb"\n\s*", rb"[.!?]\s+", rb"\s+"):
+            found = re.search(border, unit)
+            if found:
+                unit = unit[found.end() :] + unit[: found.end()]
+                break
+        return unit.decode(errors="ignore").strip()[:80] or repr(self.unit[:8])[2:-1]
 
     @property
     def words(self) -> int:
@@ -128,7 +132,7 @@ def _suspects(frame: pl.DataFrame) -> list[int]:
     tail = last.cast(pl.Binary).bin.slice(-_TAIL, _TAIL)
     end = last.cast(pl.Binary).bin.slice(-_NEEDLE, _NEEDLE)
     measured = frame.select(
-        ((_recurring("reasoning", 4) >= 2) | (_recurring("content", 3) >= 2)).alias("probed"),
+        ((_recurring("reasoning", 4) >= 2) | (_recurring("content", 2) >= 2)).alias("probed"),
         last.str.tail(_NEEDLE).str.contains("[0-9]").alias("digits"),
         tail.bin.slice(0, tail.bin.size() - 1).bin.contains(end).alias("again"),
     )

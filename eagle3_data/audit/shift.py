@@ -28,7 +28,7 @@ _EVERY = 16
 """After that, one block in so many."""
 _WORD = r"\p{Han}|\p{N}{2,}|[\p{L}&&[^\p{Han}]]{4,}"
 _PROMPT_WORDS, _ANSWER_WORDS = 24, 96
-_HEAD = 500
+_HEAD = 320
 """Characters of prompt, thought and answer that are read; the words of a question come back
 early."""
 

@@ -24,7 +24,8 @@ RULES = {
 }
 
 SOUND: dict[str, Any] = {
-    "status": "record", "roles": "u", "finish_reason": "stop", "completion_tokens": 5,
+    "status": "record", "roles": "u", "content": "In Oslo.",
+    "finish_reason": "stop", "completion_tokens": 5,
     "prompt_tokens": 4, "prompt_ids": [1, 9, 9, 7], "completion_ids": [5, 6, 8, 4, 2],
     "ids_captured": True, "thinking_on": True, "open_in_prompt": True,
     "grade": "A", "grade_reason": "captured", "prompt_source": "captured", "assembled_tokens": 5,
@@ -75,6 +76,7 @@ def test_sound_and_unassembled_rows_fire_nothing(changes: dict[str, Any]) -> Non
         ("TOK008", {"double_bos": True}),
         ("TOK009", {"max_id": 10}),
         ("TOK010", {"supervised_tokens": 0}),
+        ("TOK010", {"completion_ids": [], "prompt_ids": None, "content": None}),
         ("TOK011", {"ends_eot": False}),
         ("TOK012", {"prompt_ends_open": False}),
         ("TOK013", {"prompt_ids": None}),

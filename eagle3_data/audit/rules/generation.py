@@ -202,7 +202,7 @@ def nothing_sampled(r: Columns) -> pl.Expr:
     error.
     What to do: drop the record; check the prompt length against the context length of the server.
     """
-    return (r.completion_tokens == 0) | (r.completion_ids.list.len() == 0)
+    return r.completion_tokens == 0
 
 
 @rule(

@@ -187,14 +187,15 @@ def id_outside_vocabulary(r: Columns) -> pl.Expr:
     return r.max_id >= r.profile_vocab_size
 
 
-@rule("TOK010", "nothing-supervised", severity=Severity.ERROR, needs_tokens=True)
+@rule("TOK010", "nothing-supervised", severity=Severity.ERROR)
 def nothing_supervised(r: Columns) -> pl.Expr:
     """No token of the sample is supervised.
 
     Why it matters: training runs on it and learns nothing, in silence.
-    What to do: find out where the answer went; the prompt may have eaten the whole length.
+    What to do: find out where the answer went; templates without generation marks give such masks.
     """
-    return r.supervised_tokens == 0
+    empty = (r.completion_ids.list.len() == 0) & r.content.is_null() & r.reasoning.is_null()
+    return (r.supervised_tokens == 0).fill_null(False) | empty.fill_null(False)
 
 
 @rule(
@@ -228,8 +229,7 @@ def no_end_of_turn(r: Columns) -> pl.Expr:
     ),
 )
 def prompt_not_opened(r: Columns) -> pl.Expr:
-    """The prompt does not end in the opening think marker, as it does in this family when thinking
-    is on.
+    """Thinking is on, but the prompt does not end in the family's opening think marker.
 
     Why it matters: the thought then stands behind a prompt that the model never saw, one token off
     everywhere.
