@@ -59,9 +59,12 @@ def test_no_option_is_documented_that_does_not_exist() -> None:
 
 def test_the_tree_of_the_readme_is_the_tree() -> None:
     made = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "tree"], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "scripts" / "renew", "--tree"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    assert made in README, "renew the tree in README.md with scripts/tree"
+    assert made in README, "renew it: python scripts/renew"
 
 
 def test_the_readme_shows_what_the_check_prints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +81,7 @@ def test_the_readme_shows_what_the_check_prints(monkeypatch: pytest.MonkeyPatch)
     )
     assert result.exit_code == 1
     shown = README.split("<!-- output of scripts/try -->\n```\n")[1].split("```")[0]
-    assert result.stdout == shown
+    assert result.stdout == shown, "renew it: python scripts/renew"
 
 
 def test_the_scripts_that_the_readme_names_are_there() -> None:

@@ -67,6 +67,4 @@ def test_the_list_is_complete_in_every_format() -> None:
 
 def test_the_page_in_docs_is_the_registry() -> None:
     made = run("rules", "--format", "markdown")
-    assert made == (DOCS / "rules.md").read_text(encoding="utf-8"), (
-        "renew it: eagle3-data rules --format markdown > docs/rules.md"
-    )
+    assert made == (DOCS / "rules.md").read_text(encoding="utf-8"), "renew it: python scripts/renew"
