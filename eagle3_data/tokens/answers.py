@@ -23,6 +23,7 @@ from eagle3_data.tokens.servers import stripped_places
 if TYPE_CHECKING:
     from eagle3_data.profiles.profile import Profile
 
+ERROR_BODY = int(Note.ERROR_BODY)
 COLUMNS = (
     "reasoning", "content", "tool_calls_json", "finish_reason", "stop_reason", "server",
     "server_version", "thinking_asked", "notes", "status",
@@ -38,7 +39,7 @@ def answers(records: pl.DataFrame, profile: Profile, markers: Markers) -> list[A
     columns = [records.get_column(name).to_list() for name in COLUMNS]
     for row, quoting in zip(zip(*columns, strict=True), spelled, strict=True):
         reasoning, content, calls_json, finish, reason, server, version, asked, notes, status = row
-        if status != Status.RECORD or notes & Note.ERROR_BODY:
+        if status != Status.RECORD or notes & ERROR_BODY:
             out.append(None)
             continue
         calls = _calls(calls_json) if calls_json else None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from eagle3_data.tokens.tokenizer import Tokenizer
 
 Ids = NDArray[np.int32]
+ERROR_BODY, REDACTED = int(Note.ERROR_BODY), int(Note.REASONING_REDACTED)
 FACTS = ("status", "notes", "server", "completion_tokens", "thinking_asked", "reasoning")
 
 
@@ -72,7 +73,7 @@ class Assembler:
         for i, (status, notes, _, count, _, _) in enumerate(facts):
             answer, decision, own = found[i], decisions[i], captured[i]
             stream = None if decision is None else decision.stream
-            usable = status == Status.RECORD and not notes & Note.ERROR_BODY
+            usable = status == Status.RECORD and not notes & ERROR_BODY
             if not usable or (own is None and stream is None):
                 rows.append(None)
                 continue
@@ -82,7 +83,7 @@ class Assembler:
             else:
                 assert decision is not None  # a stream has a decision
                 grade, reason = decision.grade, decision.reason
-                if notes & Note.REASONING_REDACTED:
+                if notes & REDACTED:
                     grade, reason = Grade.E, "reasoning-redacted"
                 inside = inside and not self._bare(answer, decision)
             tokens = None if decision is None or stream is None else decision.tokens

@@ -7,20 +7,16 @@ It promises that no Python object is made per token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from eagle3_data.tokens.ragged import Ragged
 from eagle3_data.tokens.samples import SPAN_KIND, SpanKind
 
 Ids = NDArray[np.int32]
-
-LARGEST_VOCABULARY = 1 << 22
-"""Captured ids are input: one absurd id must not cost gigabytes."""
 
 
 def rows_of(column: pl.Series) -> list[Ids | None]:
@@ -35,33 +31,17 @@ def rows_of(column: pl.Series) -> list[Ids | None]:
     ]
 
 
-def list_column(
-    name: str, values: NDArray[Any], lengths: NDArray[np.int64], present: NDArray[np.bool_]
-) -> pl.Series:
-    """A list column out of flat `values` and the length of each row; rows that are not `present`
-    are null.
-    """
+def list_column(name: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> pl.Series:
+    """A list column: row i is values[offsets[i]:offsets[i + 1]]."""
     import pyarrow as pa
 
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    array = pa.LargeListArray.from_arrays(
-        pa.array(offsets), pa.array(values), mask=pa.array(~present)
-    )
-    return pl.Series(name, array)
+    return pl.Series(name, pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values)))
 
 
-def span_column(
-    name: str,
-    spans: Sequence[tuple[int, int, int]],
-    lengths: NDArray[np.int64],
-    present: NDArray[np.bool_],
-) -> pl.Series:
-    """The list column of span structs out of all (kind code, start, end) of a batch, row after
-    row.
-    """
+def span_column(name: str, table: NDArray[np.int32], offsets: NDArray[np.int64]) -> pl.Series:
+    """The list column of span structs. `table`: (kind code, start, end) of a batch, row on row."""
     import pyarrow as pa
 
-    table = np.array(spans, dtype=np.int32).reshape(-1, 3)
     kinds = pa.DictionaryArray.from_arrays(
         pa.array(table[:, 0].astype(np.uint8)),
         pa.array([k.value for k in SpanKind], pa.large_string()),
@@ -69,25 +49,16 @@ def span_column(
     structs = pa.StructArray.from_arrays(
         [kinds, pa.array(table[:, 1]), pa.array(table[:, 2])], names=["kind", "start", "end"]
     )
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    array = pa.LargeListArray.from_arrays(pa.array(offsets), structs, mask=pa.array(~present))
+    array = pa.LargeListArray.from_arrays(pa.array(offsets), structs)
     kind = pl.Struct({"kind": SPAN_KIND, "start": pl.Int32, "end": pl.Int32})
     return pl.Series(name, array).cast(pl.List(kind))
 
 
-def distinct(flat: Ids, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Distinct ids of each sequence, int64 [n], without sorting: the last place of an id counts
-    it once.
-    """
-    out = np.zeros(len(offsets) - 1, dtype=np.int64)
-    if not len(flat):
-        return out
-    if int(flat.max()) > LARGEST_VOCABULARY:
-        return np.array([len(set(flat[a:b].tolist())) for a, b in pairwise(offsets.tolist())])
-    last = np.zeros(int(flat.max()) + 1, dtype=np.int32)
-    places = np.arange(int(np.diff(offsets).max()), dtype=np.int32)
-    for row, (start, end) in enumerate(pairwise(offsets.tolist())):
-        ids, here = flat[start:end], places[: end - start]
-        last[ids] = here
-        out[row] = np.count_nonzero(last[ids] == here)
+def distinct(ragged: Ragged) -> NDArray[np.int64]:
+    """Distinct ids of each sequence, int64 [n]."""
+    out = np.zeros(len(ragged), dtype=np.int64)
+    for i in range(len(ragged)):
+        ids = np.sort(ragged[i])
+        if len(ids):
+            out[i] = np.count_nonzero(ids[1:] != ids[:-1]) + 1
     return out

@@ -22,7 +22,8 @@ from eagle3_data.tokens.decide import Pool
 from eagle3_data.tokens.grammar import Grammar
 from eagle3_data.tokens.markers import Stream
 from eagle3_data.tokens.prompt import Prompt
-from eagle3_data.tokens.samples import SAMPLE_COLUMNS, Grade, SpanKind
+from eagle3_data.tokens.ragged import Ragged
+from eagle3_data.tokens.samples import SAMPLE_COLUMNS, Grade, SpanKind, unassembled
 from eagle3_data.tokens.spans import KIND, Cutter, Span, spans
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ PROMPT, REASONING, CONTENT = (
 BLANKS = ("\n", "\n\n", " ", "  ", "\n\n\n", "\r\n", "\t")
 """Whitespace that a generation prompt may write after the opening marker, where it is one token."""
 LISTS = ("input_ids", "loss_mask", "spans")
-CHECKED = ("marker_as_text", "text_matches_ids", "roundtrip")
 
 
 @dataclass(slots=True)
@@ -57,16 +57,6 @@ class Sample:
     reason: str
 
 
-@dataclass(slots=True)
-class _Batch:
-    """All completions of a batch in one array; row i is flat[bounds[i]:bounds[i + 1]]."""
-
-    flat: Ids
-    lengths: NDArray[np.int64]
-    bounds: list[int]
-    marks: list[list[int]]
-
-
 class Samples:
     """Builds the sample table for one grammar and tokenizer."""
 
@@ -75,162 +65,198 @@ class Samples:
         self._markers = grammar.markers
         self._cutter = Cutter(grammar, tokenizer)
         blank = tokenizer.encode(BLANKS)
-        self._blanks = frozenset(int(blank[i][0]) for i in range(len(blank)) if len(blank[i]) == 1)
+        self._blanks = [int(blank[i][0]) for i in range(len(blank)) if len(blank[i]) == 1]
 
     def frame(self, rows: list[Sample | None], pool: Pool) -> pl.DataFrame:
         """The sample columns of `rows`, one row a row."""
-        batch = self._together(rows, pool)
-        checks = self._checks(rows, pool, batch)
-        unlike = distinct(batch.flat, np.array(batch.bounds, dtype=np.int64)).tolist()
-        names = [name for name in SAMPLE_COLUMNS if name not in LISTS]
-        out: dict[str, list[Any]] = {name: [] for name in names}
-        tiles: list[Span] = []
-        tile_counts = np.zeros(len(rows), dtype=np.int64)
-        for i, row in enumerate(rows):
-            if row is None:
-                for values in out.values():
-                    values.append(None)
-                continue
-            ids = batch.flat[batch.bounds[i] : batch.bounds[i + 1]]
-            at = batch.marks[i]
-            base = 0 if row.prompt.ids is None else len(row.prompt.ids)
-            tiled = spans(self._cutter.cut(ids, at, row.thinking), at, len(ids), base)
-            if base:
-                tiled.insert(0, (PROMPT, 0, base))
-            if self._want_ids:
-                tiles.extend(tiled)
-                tile_counts[i] = len(tiled)
-            for name, value in self._scalars(row, ids, at, tiled, unlike[i], checks.get(i)).items():
-                out[name].append(value)
-        series = [pl.Series(name, out[name], dtype=SAMPLE_COLUMNS[name]) for name in names]
-        return pl.DataFrame([*series, *self._lists(rows, batch, tiles, tile_counts)])
+        live = [row for row in rows if row is not None]
+        if not live:
+            return unassembled(len(rows))
+        out = self._filled(live, pool)
+        if len(live) == len(rows):
+            return out
+        places = iter(range(len(live)))
+        index = [None if row is None else next(places) for row in rows]
+        return out.select(pl.all().gather(pl.Series(index, dtype=pl.UInt32)))
 
-    def _together(self, rows: list[Sample | None], pool: Pool) -> _Batch:
-        pieces: list[Ids] = []
-        lengths = np.zeros(len(rows), dtype=np.int64)
-        for i, row in enumerate(rows):
-            if row is None:
-                continue
-            mine = [row.own] if row.own is not None else pool.pieces(row.stream or ())
-            pieces.extend(mine)
-            lengths[i] = sum(map(len, mine))
-        flat = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        found = self._cutter.positions(flat)
-        cuts, bounds, places = (
-            np.searchsorted(found, offsets).tolist(),
-            offsets.tolist(),
-            found.tolist(),
+    def _filled(self, rows: list[Sample], pool: Pool) -> pl.DataFrame:
+        said = _joined(
+            [[r.own] if r.own is not None else pool.pieces(r.stream or ()) for r in rows]
         )
-        marks = [[p - bounds[i] for p in places[cuts[i] : cuts[i + 1]]] for i in range(len(rows))]
-        return _Batch(flat, lengths, bounds, marks)
+        asked = _joined([[] if r.prompt.ids is None else [r.prompt.ids] for r in rows])
+        found = self._cutter.positions(said.ids)
+        cuts, places = np.searchsorted(found, said.offsets).tolist(), found.tolist()
+        starts = said.offsets.tolist()
+        marks = [[p - starts[i] for p in places[cuts[i] : cuts[i + 1]]] for i in range(len(rows))]
+        tiles: list[Span] = []
+        totals: list[int] = []
+        for row, at, start, end, base in zip(
+            rows, marks, starts, starts[1:], asked.lengths.tolist(), strict=False
+        ):
+            ids = said.ids[start:end]
+            if base:
+                tiles.append((PROMPT, 0, base))
+            tiles += spans(self._cutter.cut(ids, at, row.thinking), at, len(ids), base)
+            totals.append(len(tiles))
+        bounds = np.array([0, *totals], dtype=np.int64)
+        table = np.array(tiles, dtype=np.int32).reshape(-1, 3)
+        checks = self._checks(rows, pool, said, marks)
+        columns = {
+            **self._graded(rows),
+            **self._prompts(rows, asked),
+            **self._completions(said, found, checks),
+            **_span_tokens(table, bounds),
+            "seq_len": asked.lengths + said.lengths,
+            "max_id": np.maximum(_largest(said), _largest(asked)),
+        }
+        lists = self._lists(asked, said, table, bounds)
+        return pl.DataFrame(
+            [
+                lists[name] if name in lists else pl.Series(name, columns[name], dtype=dtype)
+                for name, dtype in SAMPLE_COLUMNS.items()
+            ]
+        )
 
-    def _checks(self, rows: list[Sample | None], pool: Pool, batch: _Batch) -> dict[int, Check]:
-        """Captured rows against their text. Equal to the re-assembled ids settles all three
-        questions at once.
-        """
-        done: dict[int, Check] = {}
-        open_rows: list[int] = []
+    def _checks(
+        self, rows: list[Sample], pool: Pool, said: Ragged, marks: list[list[int]]
+    ) -> list[Check | None]:
+        """Captured rows against their text. Ids equal to the re-assembled ones settle it all."""
+        done: list[Check | None] = [None] * len(rows)
+        jobs: list[tuple[Ids, list[int], Answer | None]] = []
+        unsettled: list[int] = []
         for i, row in enumerate(rows):
-            if row is None or row.own is None:
+            if row.own is None:
                 continue
-            plain = row.stream is not None and row.answer is not None and not row.answer.spelled
-            if plain and row.stream is not None and np.array_equal(pool.ids(row.stream), row.own):
+            plain = row.answer is not None and not row.answer.spelled and row.stream is not None
+            if plain and np.array_equal(pool.ids(row.stream or ()), row.own):
                 done[i] = Check(True, True, False)
             else:
-                open_rows.append(i)
-        jobs = [
-            (batch.flat[batch.bounds[i] : batch.bounds[i + 1]], batch.marks[i], row.answer)
-            for i in open_rows
-            if (row := rows[i]) is not None
-        ]
-        done.update(zip(open_rows, check(jobs, self._markers, self._tokenizer), strict=True))
+                unsettled.append(i)
+                jobs.append((said[i], marks[i], row.answer))
+        for i, result in zip(unsettled, check(jobs, self._markers, self._tokenizer), strict=True):
+            done[i] = result
         return done
 
-    def _scalars(
-        self,
-        row: Sample,
-        ids: Ids,
-        at: list[int],
-        tiled: list[Span],
-        unlike: int,
-        found: Check | None,
-    ) -> dict[str, object]:
-        prompt, markers = row.prompt.ids, self._markers
-        base = 0 if prompt is None else len(prompt)
-        last, opens = int(ids[-1]), [int(ids[i]) for i in at]
-        top = int(ids.max())
+    def _graded(self, rows: list[Sample]) -> dict[str, list[Any]]:
+        deltas = [None if r.tokens is None or r.count is None else r.tokens - r.count for r in rows]
         return {
-            "grade": row.grade,
-            "grade_reason": row.reason,
-            "prompt_source": row.prompt.source,
-            "prompt_reason": row.prompt.reason,
-            "assembled_tokens": row.tokens,
-            "count_delta": None
-            if row.tokens is None or row.count is None
-            else row.tokens - row.count,
-            "prompt_len": None if prompt is None else base,
-            "seq_len": base + len(ids),
-            "supervised_tokens": len(ids),
-            "reasoning_span_tokens": sum(b - a for kind, a, b in tiled if kind == REASONING),
-            "content_span_tokens": sum(b - a for kind, a, b in tiled if kind == CONTENT),
-            "prompt_tokens_rendered": row.prompt.rendered,
-            "prompt_ids_match": row.prompt.match,
-            "prompt_quotes_marker": row.prompt.quotes,
-            "double_bos": self._double_bos(prompt),
-            "prompt_ends_open": self._ends_open(prompt),
-            "starts_open": markers.open is not None and int(ids[0]) == markers.open,
-            "ends_eot": last in markers.stops,
-            "n_open_ids": opens.count(-1 if markers.open is None else markers.open),
-            "n_close_ids": opens.count(-1 if markers.close is None else markers.close),
-            "marker_as_text": None if found is None else found.marker_as_text,
-            "text_matches_ids": None if found is None else found.text_matches,
-            "roundtrip": None if found is None else found.roundtrip,
-            "max_id": max(top, int(prompt.max())) if prompt is not None and base else top,
-            "distinct_ids": unlike,
+            "grade": [r.grade.value for r in rows],
+            "grade_reason": [r.reason for r in rows],
+            "assembled_tokens": [r.tokens for r in rows],
+            "count_delta": deltas,
         }
 
-    def _double_bos(self, prompt: Ids | None) -> bool | None:
-        bos = self._tokenizer.bos_id
-        if prompt is None:
-            return None
-        return bos is not None and prompt[:2].tolist() == [bos, bos]
+    def _prompts(self, rows: list[Sample], asked: Ragged) -> dict[str, Any]:
+        present = [r.prompt.ids is not None for r in rows]
+        double, opens = self._double_bos(asked), self._ends_open(asked)
+        return {
+            "prompt_source": [r.prompt.source.value for r in rows],
+            "prompt_reason": [r.prompt.reason for r in rows],
+            "prompt_len": _where(present, asked.lengths.tolist()),
+            "prompt_tokens_rendered": [r.prompt.rendered for r in rows],
+            "prompt_ids_match": [r.prompt.match for r in rows],
+            "prompt_quotes_marker": [r.prompt.quotes for r in rows],
+            "double_bos": _where(present, double.tolist()),
+            "prompt_ends_open": _where(present, opens.tolist()),
+        }
 
-    def _ends_open(self, prompt: Ids | None) -> bool | None:
-        if prompt is None:
-            return None
-        tail = prompt[-4:].tolist()
-        while tail and tail[-1] in self._blanks:
-            tail.pop()
-        return bool(tail) and tail[-1] == self._markers.open
+    def _completions(
+        self, said: Ragged, found: NDArray[np.int64], checks: list[Check | None]
+    ) -> dict[str, Any]:
+        markers = self._markers
+        first, last = said.ids[said.offsets[:-1]], said.ids[said.offsets[1:] - 1]
+        row_of = np.searchsorted(said.offsets, found, side="right") - 1
+        controls = said.ids[found]
+
+        def times(token: int | None) -> NDArray[np.int64]:
+            return np.bincount(
+                row_of[controls == (-1 if token is None else token)], minlength=len(said)
+            )
+
+        return {
+            "supervised_tokens": said.lengths,
+            "starts_open": first == (-1 if markers.open is None else markers.open),
+            "ends_eot": np.isin(last, list(markers.stops)),
+            "n_open_ids": times(markers.open),
+            "n_close_ids": times(markers.close),
+            "marker_as_text": [None if c is None else c.marker_as_text for c in checks],
+            "text_matches_ids": [None if c is None else c.text_matches for c in checks],
+            "roundtrip": [None if c is None else c.roundtrip for c in checks],
+            "distinct_ids": distinct(said),
+        }
+
+    def _double_bos(self, asked: Ragged) -> NDArray[np.bool_]:
+        bos = self._tokenizer.bos_id
+        if bos is None:
+            return np.zeros(len(asked), dtype=np.bool_)
+        double: NDArray[np.bool_] = (_token(asked, 0) == bos) & (_token(asked, 1) == bos)
+        return double
+
+    def _ends_open(self, asked: Ragged) -> NDArray[np.bool_]:
+        """The opening marker is the last id, blanks after it not counted (at most three)."""
+        if self._markers.open is None:
+            return np.zeros(len(asked), dtype=np.bool_)
+        ends = np.zeros(len(asked), dtype=np.bool_)
+        blank_so_far = np.ones(len(asked), dtype=np.bool_)
+        for back in (-1, -2, -3, -4):
+            token = _token(asked, back)
+            ends |= blank_so_far & (token == self._markers.open)
+            blank_so_far &= np.isin(token, self._blanks)
+        return ends
 
     def _lists(
-        self,
-        rows: list[Sample | None],
-        batch: _Batch,
-        tiles: list[Span],
-        tile_counts: NDArray[np.int64],
-    ) -> list[pl.Series]:
+        self, asked: Ragged, said: Ragged, table: NDArray[np.int32], bounds: NDArray[np.int64]
+    ) -> dict[str, pl.Series]:
+        n = len(said)
         if not self._want_ids:
-            return [
-                pl.Series(name, [None] * len(rows), dtype=SAMPLE_COLUMNS[name]) for name in LISTS
-            ]
-        present = np.array([row is not None for row in rows], dtype=np.bool_)
-        pieces: list[Ids] = []
-        runs = np.zeros((len(rows), 2), dtype=np.int64)
-        runs[:, 1] = batch.lengths
-        for i, row in enumerate(rows):
-            if row is None:
-                continue
-            if row.prompt.ids is not None:
-                pieces.append(row.prompt.ids)
-                runs[i, 0] = len(row.prompt.ids)
-            pieces.append(batch.flat[batch.bounds[i] : batch.bounds[i + 1]])
-        ids = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
-        mask = np.repeat(np.tile(np.array([0, 1], dtype=np.uint8), len(rows)), runs.reshape(-1))
-        lengths = runs.sum(axis=1)
-        return [
-            list_column("input_ids", ids, lengths, present),
-            list_column("loss_mask", mask, lengths, present),
-            span_column("spans", tiles, tile_counts, present),
-        ]
+            return {name: pl.Series(name, [None] * n, dtype=SAMPLE_COLUMNS[name]) for name in LISTS}
+        whole = _joined([[asked[i], said[i]] for i in range(n)])
+        runs = np.stack([asked.lengths, said.lengths], axis=1).reshape(-1)
+        mask = np.repeat(np.tile(np.array([0, 1], dtype=np.uint8), n), runs)
+        return {
+            "input_ids": list_column("input_ids", whole.ids, whole.offsets),
+            "loss_mask": list_column("loss_mask", mask, whole.offsets),
+            "spans": span_column("spans", table, bounds),
+        }
+
+
+def _joined(rows: list[list[Ids]]) -> Ragged:
+    """Pieces of ids, row by row, in one copy."""
+    pieces = [piece for row in rows for piece in row]
+    lengths = [sum(map(len, row)) for row in rows]
+    ids = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
+    return Ragged(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]))
+
+
+def _token(ragged: Ragged, place: int) -> NDArray[np.int64]:
+    """The id at `place` of each sequence (negative: from its end), -1 where it is shorter."""
+    at = (ragged.offsets[:-1] if place >= 0 else ragged.offsets[1:]) + place
+    inside = (at >= ragged.offsets[:-1]) & (at < ragged.offsets[1:])
+    if not inside.any():
+        return np.full(len(ragged), -1, dtype=np.int64)
+    return np.where(inside, ragged.ids[np.where(inside, at, 0)], -1).astype(np.int64)
+
+
+def _largest(ragged: Ragged) -> NDArray[np.int64]:
+    """The largest id of each sequence, -1 for an empty one."""
+    out = np.full(len(ragged), -1, dtype=np.int64)
+    filled = ragged.lengths > 0
+    if filled.any():
+        out[filled] = np.maximum.reduceat(ragged.ids, ragged.offsets[:-1][filled])
+    return out
+
+
+def _span_tokens(table: NDArray[np.int32], bounds: NDArray[np.int64]) -> dict[str, Any]:
+    row_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    sizes = (table[:, 2] - table[:, 1]).astype(np.float64)
+
+    def total(kind: int) -> NDArray[np.int64]:
+        mine = table[:, 0] == kind
+        found = np.bincount(row_of[mine], weights=sizes[mine], minlength=len(bounds) - 1)
+        return found.astype(np.int64)
+
+    return {"reasoning_span_tokens": total(REASONING), "content_span_tokens": total(CONTENT)}
+
+
+def _where(present: list[bool], values: list[Any]) -> list[Any]:
+    return [value if there else None for there, value in zip(present, values, strict=True)]

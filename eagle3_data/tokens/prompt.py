@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int32]
 
+NON_TEXT = int(Note.CONTENT_NON_TEXT)
 COLUMNS = (
     "messages_json", "prompt_text", "system_text", "tools_json", "template_kwargs_json",
     "settings_json", "created", "prompt_tokens", "notes",
@@ -120,7 +121,7 @@ class PromptBuilder:
                 job.expected.append(expected)
                 continue
             try:
-                if notes & Note.CONTENT_NON_TEXT and texts[0] is not None and "_url" in texts[0]:
+                if notes & NON_TEXT and texts[0] is not None and "_url" in texts[0]:
                     raise RequestFault("a message holds parts that are no text (image, audio)")
                 jobs[key] = self._job(prompt, texts, suspects[i], created, expected, thinking[i])
             except (TemplateFault, RequestFault, RecursionError) as fault:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,18 @@ def clock(created: int | None) -> Callable[[str], str]:
     return strftime_now
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled template, and its global names as one dict: jinja's own chain of mappings costs
+    more to copy than a short prompt costs to render.
+    """
+
+    template: Template
+    names: Mapping[str, object]
+
+
 @lru_cache(maxsize=8)
-def compile_template(source: str) -> Template:
+def compile_template(source: str) -> Compiled:
     """Compile a chat template in the sandbox. Raises TemplateFault."""
     from jinja2 import TemplateError, nodes
     from jinja2.exceptions import SecurityError
@@ -105,17 +116,19 @@ def compile_template(source: str) -> Template:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = clock(None)
     try:
-        return environment.from_string(source)
+        template = environment.from_string(source)
     except Exception as error:
         raise TemplateFault(_reason(error)) from error
+    return Compiled(template, dict(template.globals))
 
 
-def render(template: Template, variables: Mapping[str, object]) -> str:
+def render(compiled: Compiled, variables: Mapping[str, object]) -> str:
     """Render a compiled template. Raises TemplateFault for whatever goes wrong inside it."""
     blocks: list[str] = []
     size = 0
     try:
-        for block in template.generate(variables):
+        context = compiled.template.new_context({**compiled.names, **variables}, shared=True)
+        for block in compiled.template.root_render_func(context):
             size += len(block)
             if size > MAX_PROMPT_CHARS:
                 raise TemplateFault("the rendered prompt is larger than 64 MiB")

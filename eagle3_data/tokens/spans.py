@@ -64,12 +64,13 @@ class Cutter:
             for thinking, forms in ((True, grammar.on), (False, grammar.off))
         }
         known = np.array([*grammar.markers.ids.values(), *self._stops], dtype=np.int64)
+        # The last entry stays False: ids beyond the markers, absurd ones too, are clipped to it.
         self._table = np.zeros(int(known.max(initial=0)) + 2, dtype=np.bool_)
         self._table[known] = True
 
     def positions(self, ids: Ids) -> NDArray[np.int64]:
         """Where control ids of the profile stand in `ids`, int64, ascending."""
-        return np.flatnonzero(self._table[np.minimum(ids, len(self._table) - 1)])
+        return np.flatnonzero(self._table.take(ids, mode="clip"))
 
     def cut(self, ids: Ids, at: list[int], thinking: bool) -> Cut:
         """Cut one completion. `at`: its marker positions. `thinking`: whether the turn begins
