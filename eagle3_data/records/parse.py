@@ -50,8 +50,8 @@ def twice_given(line: bytes, value: Json) -> list[str]:
     """The keys that stand twice in one object of `line`, sorted; `value` is its parsed form.
 
     `":` ends every key and, in text, is always written `\\":`. So the line holds as many bare `":`
-    as the parsed object has keys, unless a key was given twice. The count skips over long texts (a
-    count over 12 KB costs 16 us, without its two long texts 2 us). Only a line whose count differs
+    as the parsed object has keys, unless a key was given twice. The count skips over long texts
+    (for a line of 12 KB it costs 8 us, over all its bytes 15 us). Only a line whose count differs
     is parsed again by the slow parser that sees pairs, so a miscount costs time and never an
     answer. Not seen: a repeated key in the company of an equally large miscount the other way.
     """
