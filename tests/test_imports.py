@@ -64,8 +64,12 @@ def imports(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-    return found - {"_typeshed"}  # known to type checkers only
+            if node.module == "eagle3_data":  # a room named by `from eagle3_data import room`
+                found.update(f"eagle3_data.{alias.name}" for alias in node.names)
+            else:
+                found.add(node.module or "")
+    # the version is no room; _typeshed is known to type checkers only
+    return found - {"eagle3_data.__version__", "_typeshed"}
 
 
 def name(path: Path) -> str:
