@@ -38,7 +38,8 @@ class ShardFacts(BaseModel):
     """What all samples of a directory have in common; stored in the metadata of every file.
 
     `*_hash` are hex digests, `template_hash` "" when no chat template was used. `vocab_size`: one
-    more than the largest id a token has. `end_of_turn`: ids that end a turn. `rules_version`:
+    more than the largest id a token has. `end_of_turn`: ids that
+    end a turn or stop generation. `rules_version`:
     digest of the rules that judged.
     """
 
@@ -280,3 +281,11 @@ def described() -> dict[str, Any]:
             for key in ("schema_version", "mask_convention", *ShardFacts.model_fields)
         ],
     }
+
+
+def published() -> dict[str, str]:
+    """Name → text of the files in `schemas/` that are made from this schema."""
+    from eagle3_data.shards.contract import exported
+
+    own = orjson.dumps(described(), option=orjson.OPT_INDENT_2).decode() + "\n"
+    return {"shard.schema.json": own, "shard.pandera.json": exported()}

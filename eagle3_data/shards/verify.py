@@ -29,6 +29,7 @@ from eagle3_data.shards.schema import (
     read_facts,
 )
 from eagle3_data.shards.verified import Finding, Verification
+from eagle3_data.tokens.samples import GRADE, PROMPT_SOURCE
 
 if TYPE_CHECKING:
     from eagle3_data.tokens.tokenizer import Tokenizer
@@ -248,7 +249,10 @@ class _Run:
                 pl.lit(number, dtype=pl.Int32).alias("file_no"),
                 pl.int_range(start + 1, start + 1 + pl.len(), dtype=pl.Int64).alias("line"),
                 pl.lit("record").alias("status"),
-                pl.all(),
+                pl.all().exclude("grade", "prompt_source"),
+                # a word that there is not breaks the contract; here it is null
+                pl.col("grade").cast(GRADE, strict=False),
+                pl.col("prompt_source").cast(PROMPT_SOURCE, strict=False),
             )
         )
         self.out.light.append(light)

@@ -129,3 +129,10 @@ def polars_of(rows: pa.Table) -> pl.DataFrame:
     frame = pl.from_arrow(conform(rows))
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def large() -> pa.Table:
+    """Small shards, then one that compression can not make small."""
+    rng = random.Random(0)
+    wide = [row(40 + i, sampled=9000, content=rng.randbytes(60_000).hex()) for i in range(2)]
+    return table([*many(30).to_pylist(), *wide])

@@ -1,0 +1,363 @@
+"""Verifying: a code for each fault of a file or a sample, and none for a sound directory."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import FACTS, contents, many, rewrite, row, table, write
+
+from eagle3_data.audit.columns import FINDINGS_SCHEMA
+from eagle3_data.shards.manifest import JOURNAL, MANIFEST
+from eagle3_data.shards.rules import SHARD_RULES
+from eagle3_data.shards.schema import ShardError, arrow_schema
+from eagle3_data.shards.verify import verify
+
+
+def test_a_sound_directory_has_no_findings(tmp_path) -> None:
+    write(tmp_path, many(60))
+    found = verify(tmp_path)
+    assert (found.codes, found.sound, found.rows().height) == ([], True, 60)
+    report = found.report()
+    assert report.exit_code == 0
+    assert (report.ledger.lines, report.ledger.kept) == (60, 60)
+
+
+def test_an_empty_directory_of_shards_is_sound(tmp_path) -> None:
+    write(tmp_path, many(0))
+    assert verify(tmp_path).codes == []
+    assert verify(tmp_path).report().exit_code == 0
+
+
+def file_fault(tmp_path, fault) -> list[tuple[str, str]]:
+    """(code, file) of every finding after `fault` did something to a sound directory."""
+    write(tmp_path, many(60))
+    fault()
+    found = verify(tmp_path)
+    report = found.report()
+    assert report.exit_code == (0 if found.sound else 1)
+    assert found.frame().schema == FINDINGS_SCHEMA
+    return [(f.code, found.paths[f.file_no].name) for f in found.findings]
+
+
+def test_a_missing_manifest(tmp_path) -> None:
+    found = file_fault(tmp_path, (tmp_path / MANIFEST).unlink)
+    assert found == [("SHD001", MANIFEST)]
+
+
+def test_a_manifest_that_is_no_json(tmp_path) -> None:
+    found = file_fault(tmp_path, lambda: (tmp_path / MANIFEST).write_bytes(b"{"))
+    assert found == [("SHD002", MANIFEST)]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: m["ledger"].update(lines=61),
+        lambda m: m.update(rows=59),
+        lambda m: m["identity"]["options"].update(min_grade="A"),
+        lambda m: m.update(checksum="0" * 64),
+        lambda m: m["shards"].pop(),
+        lambda m: m.update(rows="sixty"),
+        lambda m: m.update(extra=1),
+    ],
+    ids=["ledger", "rows", "option", "checksum", "shard", "type", "key"],
+)
+def test_an_edited_manifest(tmp_path, edit) -> None:
+    def fault() -> None:
+        body = orjson.loads((tmp_path / MANIFEST).read_bytes())
+        edit(body)
+        (tmp_path / MANIFEST).write_bytes(orjson.dumps(body))
+
+    assert ("SHD002", MANIFEST) in file_fault(tmp_path, fault)
+
+
+def test_a_manifest_of_a_foreign_version_is_refused(tmp_path) -> None:
+    write(tmp_path, many(3))
+    body = orjson.loads((tmp_path / MANIFEST).read_bytes())
+    (tmp_path / MANIFEST).write_bytes(orjson.dumps(body | {"schema_version": 2}))
+    with pytest.raises(ShardError, match="schema version 2, this release reads version 1"):
+        verify(tmp_path)
+
+
+def test_a_missing_shard(tmp_path) -> None:
+    found = file_fault(tmp_path, (tmp_path / "part-00001.parquet").unlink)
+    assert found == [("SHD003", "part-00001.parquet")]
+
+
+def test_an_extra_file(tmp_path) -> None:
+    def fault() -> None:
+        first = (tmp_path / "part-00000.parquet").read_bytes()
+        (tmp_path / "part-00099.parquet").write_bytes(first)
+
+    assert file_fault(tmp_path, fault) == [("SHD004", "part-00099.parquet")]
+
+
+@pytest.mark.parametrize("cut", [1, 100, -1])
+def test_a_truncated_shard(tmp_path, cut) -> None:
+    def fault() -> None:
+        path = tmp_path / "part-00001.parquet"
+        path.write_bytes(path.read_bytes()[:-cut] if cut > 0 else b"")
+
+    name = "part-00001.parquet"
+    assert file_fault(tmp_path, fault) == [("SHD005", name), ("SHD008", name)]
+
+
+def test_two_swapped_shards(tmp_path) -> None:
+    def fault() -> None:
+        first, second = (tmp_path / f"part-0000{i}.parquet" for i in (0, 1))
+        first.rename(tmp_path / "x")
+        second.rename(first)
+        (tmp_path / "x").rename(second)
+
+    found = file_fault(tmp_path, fault)
+    swapped = [name for code, name in found if code == "SHD006"]
+    assert swapped == ["part-00000.parquet", "part-00001.parquet"]
+    assert {code for code, _ in found} <= {"SHD006", "SHD009"}
+
+
+def test_an_edited_shard(tmp_path) -> None:
+    def fault() -> None:
+        path = tmp_path / "part-00001.parquet"
+        body = bytearray(path.read_bytes())
+        body[200] ^= 1
+        path.write_bytes(body)
+
+    assert ("SHD007", "part-00001.parquet") in file_fault(tmp_path, fault)
+
+
+def test_any_changed_byte_is_found_and_never_a_traceback(tmp_path) -> None:
+    write(tmp_path, many(12))
+    path = tmp_path / "part-00000.parquet"
+    sound = path.read_bytes()
+    for at in range(0, len(sound), max(1, len(sound) // 60)):
+        body = bytearray(sound)
+        body[at] ^= 0x5A
+        path.write_bytes(body)
+        assert "SHD007" in verify(tmp_path).codes
+
+
+def test_rows_that_the_manifest_does_not_count(tmp_path) -> None:
+    import pyarrow.parquet as pq
+
+    def fault() -> None:
+        path = tmp_path / "part-00001.parquet"
+        rows = pq.read_table(path)
+        pq.write_table(rows.slice(1), path)  # shorter, too
+
+    found = file_fault(tmp_path, fault)
+    assert found == [("SHD005", "part-00001.parquet"), ("SHD009", "part-00001.parquet")]
+
+
+def test_leftovers_are_told_and_are_no_error(tmp_path) -> None:
+    found = file_fault(tmp_path, lambda: (tmp_path / JOURNAL).write_bytes(b""))
+    assert found == [("SHD023", MANIFEST)]
+    assert verify(tmp_path).sound
+
+
+def test_other_columns(tmp_path) -> None:
+    write(tmp_path, many(3))
+    rows = many(3)
+    rewrite(tmp_path, "part-00000.parquet", rows.drop_columns(["codes"]))
+    assert verify(tmp_path).codes == ["SHD010"]
+    assert "codes" in verify(tmp_path).findings[0].detail
+
+
+def test_a_shard_of_another_tokenizer(tmp_path) -> None:
+    write(tmp_path, many(3))
+    other = FACTS.model_copy(update={"tokenizer_hash": "zz"})
+    rewrite(tmp_path, "part-00000.parquet", many(3), other)
+    found = verify(tmp_path)
+    assert found.codes == ["SHD011"]
+    assert found.findings[0].detail == "tokenizer_hash zz, not bb"
+
+
+def test_a_parquet_file_that_is_no_shard(tmp_path) -> None:
+    import pyarrow.parquet as pq
+
+    def fault() -> None:
+        pq.write_table(many(3).replace_schema_metadata(None), tmp_path / "part-00001.parquet")
+
+    found = file_fault(tmp_path, fault)
+    assert ("SHD010", "part-00001.parquet") in found
+
+
+SPAN_GAP = [{"kind": "prompt", "start": 0, "end": 3}, {"kind": "content", "start": 4, "end": 7}]
+SPAN_SHORT = [{"kind": "prompt", "start": 0, "end": 3}, {"kind": "content", "start": 3, "end": 6}]
+SPAN_LONG = [
+    {"kind": "prompt", "start": 0, "end": 3},
+    {"kind": "content", "start": 3, "end": 2**31 - 1},
+]
+SPAN_KIND = [{"kind": "prompt", "start": 0, "end": 3}, {"kind": "poetry", "start": 3, "end": 7}]
+SPAN_BACK = [
+    {"kind": "prompt", "start": 0, "end": 9},
+    {"kind": "content", "start": 9, "end": 3},
+    {"kind": "content", "start": 3, "end": 7},
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("SHD012", {"grade": "Z"}),
+        ("SHD012", {"sample_id": "x"}),
+        ("SHD012", {"line": 0}),
+        ("SHD012", {"prompt_source": "guessed"}),
+        ("SHD013", {"loss_mask": [0, 0, 0, 1, 1, 1]}),
+        ("SHD013", {"seq_len": 8}),
+        ("SHD013", {"input_ids": [10, 11, 12, 13, 2]}),
+        ("SHD013", {"seq_len": 2**31 - 1, "spans": SPAN_LONG}),
+        ("SHD014", {"loss_mask": [0, 0, 0, 1, 2, 1, 1]}),
+        ("SHD015", {"input_ids": [10, 11, 12, 13, 100, 15, 2]}),
+        ("SHD015", {"input_ids": [10, -1, 12, 13, 14, 15, 2]}),
+        ("SHD016", {"spans": []}),
+        ("SHD016", {"spans": SPAN_GAP}),
+        ("SHD016", {"spans": SPAN_SHORT}),
+        ("SHD016", {"spans": SPAN_LONG}),
+        ("SHD016", {"spans": SPAN_KIND}),
+        ("SHD016", {"spans": SPAN_BACK}),
+        ("SHD017", {"loss_mask": [0, 0, 1, 1, 1, 1, 1]}),
+        ("SHD017", {"loss_mask": [0, 0, 0, 1, 0, 1, 1]}),
+        ("SHD018", {"prompt_len": 2}),
+        ("SHD018", {"supervised_tokens": 3}),
+        ("SHD019", {"input_ids": [10, 11, 12, 13, 14, 15, 16]}),
+        ("SHD019", {"loss_mask": [0, 0, 0, 1, 1, 1, 0]}),
+    ],
+    ids=str,
+)
+def test_a_broken_sample_is_named_with_its_row(tmp_path, code, changed) -> None:
+    write(tmp_path, table([row(0), row(1), row(2)]))
+    rewrite(tmp_path, "part-00000.parquet", table([row(0), row(1, **changed), row(2)]))
+    found = verify(tmp_path)
+    frame = found.frame().filter(code=code)
+    assert frame.height == 1, found.findings
+    assert found.report().exit_code == 1
+    if code != "SHD012":
+        assert frame.select("file_no", "line", "record_id").row(0) == (0, 2, row(1)["sample_id"])
+        assert set(found.frame()["line"]) == {2}
+        assert found.report().ledger.kept == 2
+
+
+def test_the_contract_is_validated_on_values_not_on_a_lazy_frame(tmp_path) -> None:
+    from making import polars_of
+
+    from eagle3_data.shards.contract import broken, contract
+
+    frame = polars_of(table([row(0), row(1, grade="Z")]))
+    assert broken(frame, contract()) == [("grade", "isin(['A', 'B', 'C', 'D', 'E'])", 1, "Z")]
+    with pytest.raises(TypeError, match="collect first"):
+        broken(frame.lazy(), contract())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"finish_reason": "length"},
+        {"finish_reason": None},
+        {"truncated": True},
+        {"stop_reason": "END"},
+    ],
+    ids=str,
+)
+def test_an_end_of_turn_is_only_asked_for_where_the_model_stopped(tmp_path, changed) -> None:
+    open_end = {"input_ids": [10, 11, 12, 13, 14, 15, 16]}
+    write(tmp_path, table([row(0, **open_end, **changed), row(1, stop_reason="2")]))
+    assert verify(tmp_path).codes == []
+
+
+def test_without_end_of_turn_ids_no_end_is_asked_for(tmp_path) -> None:
+    facts = FACTS.model_copy(update={"end_of_turn": ()})
+    write(tmp_path, table([row(0, input_ids=[10, 11, 12, 13, 14, 15, 16])]), facts=facts)
+    assert verify(tmp_path).codes == []
+
+
+def test_repeated_samples_are_found_across_shards(tmp_path) -> None:
+    rows = many(60)
+    write(tmp_path, table([*rows.to_pylist(), row(0)]))
+    found = verify(tmp_path)
+    assert found.codes == ["SHD020"]
+    assert [f.detail for f in found.findings] == ["the same as part-00000.parquet:1"]
+    assert found.findings[0].file_no == len(found.manifest.shards) - 1
+
+
+def test_a_conversation_in_two_splits(tmp_path) -> None:
+    rows = [
+        row(0, conversation_id="c", split="train"),
+        row(1, conversation_id="c", split="val"),
+        row(2, conversation_id="d", split="val"),
+    ]
+    write(tmp_path, table(rows))
+    frame = verify(tmp_path).frame()
+    assert frame["code"].to_list() == ["SHD021", "SHD021"]
+    assert frame["line"].to_list() == [1, 2]
+
+
+def test_verify_needs_a_directory_and_deep_needs_a_tokenizer(tmp_path) -> None:
+    with pytest.raises(ShardError, match="is not a directory"):
+        verify(tmp_path / "none")
+    write(tmp_path, many(3))
+    with pytest.raises(ShardError, match="pass --tokenizer"):
+        verify(tmp_path, deep=True)
+
+
+def test_verify_changes_nothing(tmp_path) -> None:
+    write(tmp_path, many(20))
+    before = contents(tmp_path)
+    verify(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_every_code_is_documented() -> None:
+    assert list(SHARD_RULES) == [f"SHD{i:03d}" for i in range(1, 24)]
+    for rule in SHARD_RULES.values():
+        assert "Why it matters:" in rule.docs
+        assert "What to do:" in rule.docs
+        assert len({r.name for r in SHARD_RULES.values()}) == len(SHARD_RULES)
+
+
+ints = st.integers(-(2**31), 2**31 - 1)
+spans = st.lists(
+    st.fixed_dictionaries(
+        {"kind": st.sampled_from(["prompt", "content", "x"]), "start": ints, "end": ints}
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "input_ids": st.lists(ints, max_size=9),
+                "loss_mask": st.lists(st.integers(0, 255), max_size=9),
+                "seq_len": ints,
+                "prompt_len": ints,
+                "supervised_tokens": ints,
+                "spans": spans,
+            }
+        ),
+        max_size=5,
+    )
+)
+def test_the_invariants_hold_for_any_values(changes) -> None:
+    from eagle3_data.shards.invariants import broken_rows
+
+    rows = [row(0), *(row(i, **change) for i, change in enumerate(changes, 1)), row(99)]
+    flags = broken_rows(table(rows), FACTS)
+    for i, one in enumerate(rows):
+        ids, mask, length = one["input_ids"], one["loss_mask"], one["seq_len"]
+        expected = {
+            "SHD013": not len(ids) == len(mask) == length,
+            "SHD014": any(m > 1 for m in mask),
+            "SHD015": any(not 0 <= t < 100 for t in ids),
+            "SHD019": not (ids and ids[-1] == 2 and mask and mask[-1]),
+        }
+        assert {code: bool(flags[code][i]) for code in expected} == expected
+        walked = 0
+        for span in one["spans"]:
+            ok = span["start"] == walked < span["end"] and span["kind"] != "x"
+            walked = span["end"] if ok else -1
+        assert bool(flags["SHD016"][i]) == (walked != length or not one["spans"])
+    assert arrow_schema().names == table(rows).schema.names
