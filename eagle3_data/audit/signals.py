@@ -38,7 +38,6 @@ CHEAP_COLUMNS: dict[str, pl.DataType] = {
     "expects_open": pl.Boolean(),  # the model samples the opening marker; null = profile silent
     "open_in_prompt": pl.Boolean(),  # the prompt ends in the opening marker, by the profile
     "wrapper_tokens": pl.Int32(),  # control ids sampled around thought and answer
-    "family": pl.String(),  # name of the profile
     "reasoning_chars": pl.Int64(),
     "content_chars": pl.Int64(),
     "reasoning_blank": pl.Boolean(),  # text that is only whitespace
@@ -163,7 +162,6 @@ def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Ex
         pl.lit(samples_open, dtype=pl.Boolean).alias("expects_open"),
         pl.lit(profile.open_in_prompt, dtype=pl.Boolean).alias("open_in_prompt"),
         pl.lit(wrappers, dtype=pl.Int32).alias("wrapper_tokens"),
-        pl.lit(profile.name).alias("family"),
         reasoning.str.len_chars().fill_null(0).alias("reasoning_chars"),
         content.str.len_chars().fill_null(0).alias("content_chars"),
         _blank(reasoning).alias("reasoning_blank"),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from eagle3_data.audit.report import RuleNotRun
 
 __all__ = [
-    "Choice", "Rule", "RuleError", "Scope", "Severity", "all_rules", "choose_rules", "named", "select",
+    "Choice", "Rule", "RuleError", "Scope", "Severity",
+    "all_rules", "choose_rules", "named", "select",
 ]  # fmt: skip
 
 FAMILIES = (
