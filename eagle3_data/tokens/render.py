@@ -135,9 +135,7 @@ def render(compiled: Compiled, variables: Mapping[str, object]) -> str:
             blocks.append(block)
     except TemplateFault:
         raise
-    except (
-        Exception
-    ) as error:  # a stranger's template may raise anything: TypeError, RecursionError, …
+    except Exception as error:  # a stranger may raise anything: TypeError, RecursionError, …
         raise TemplateFault(_reason(error)) from error
     return "".join(blocks)
 
