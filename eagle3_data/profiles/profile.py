@@ -1,8 +1,9 @@
-"""Profiles: the facts about one model family that turn a response back into the tokens the model sampled.
+"""Profiles: the facts about one model family that turn a response back into the tokens the model
+sampled.
 
-What enters: a TOML file of `schemas/profiles/` or of the user. What leaves: a frozen `Profile`.
-It promises strictness (an unknown key is an error) and that an id is only stated where it was verified:
-a marker without an id is resolved from the tokenizer at run time.
+What enters: a TOML file of `schemas/profiles/` or of the user. What leaves: a frozen `Profile`. It
+promises strictness (an unknown key is an error) and that an id is only stated where it was
+verified: a marker without an id is resolved from the tokenizer at run time.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ class Marker(Strict):
 class Prompt(Strict):
     """The tail of the prompt, and the layout used when there is no chat template.
 
-    `thinking_on` / `thinking_off`: the generation prompt as text (markers written out), null = not known / not possible.
-    `message`: one message of history, with {role} and {content}. `bos`: text before the first message.
-    `default_system`: a system message that the template adds when the request has none.
+    `thinking_on` / `thinking_off`: the generation prompt as text (markers written out), null = not
+    known / not possible. `message`: one message of history, with {role} and {content}. `bos`: text
+    before the first message. `default_system`: a system message that the template adds when the
+    request has none.
     """
 
     thinking_on: str | None = None
@@ -60,10 +62,12 @@ class Prompt(Strict):
 
 
 class Completion(Strict):
-    """What the model samples, as a template over {reasoning} {content} {tools} and marker texts, end of turn included.
+    """What the model samples, as a template over {reasoning} {content} {tools} and marker texts,
+    end of turn included.
 
-    `thinking_on` begins with the opening marker exactly when the model samples it; it is absent when the prompt holds it.
-    Whitespace that the family's own template writes around markers is part of the template text.
+    `thinking_on` begins with the opening marker exactly when the model samples it; it is absent
+    when the prompt holds it. Whitespace that the family's own template writes around markers is
+    part of the template text.
     """
 
     thinking_on: str | None = None
@@ -71,10 +75,12 @@ class Completion(Strict):
 
 
 class ToolGrammar(Strict):
-    """How tool calls are written. `call` is a template over {id} {name} {arguments} and marker texts.
+    """How tool calls are written. `call` is a template over {id} {name} {arguments} and marker
+    texts.
 
-    `exact` is true when the API's `arguments` text is what the model sampled up to edge whitespace (JSON-style tools);
-    false when the server re-wrote it (XML-style tools): such rows can only be proven by captured ids.
+    `exact` is true when the API's `arguments` text is what the model sampled up to edge whitespace
+    (JSON-style tools); false when the server re-wrote it (XML-style tools): such rows can only be
+    proven by captured ids.
     """
 
     call: str
@@ -85,7 +91,8 @@ class ToolGrammar(Strict):
 
 
 class Strip(Strict):
-    """Whitespace that a named server removes from the text it returns. Each field: none, left, right or both.
+    """Whitespace that a named server removes from the text it returns. Each field: none, left,
+    right or both.
 
     `versions` is a PEP 440 specifier set over the server version, empty = all.
     """
@@ -98,7 +105,9 @@ class Strip(Strict):
 
 
 class Switch(Strict):
-    """The chat_template_kwargs key that turns thinking on or off, and the values that mean on and off."""
+    """The chat_template_kwargs key that turns thinking on or off, and the values that mean on and
+    off.
+    """
 
     key: str
     on: bool | str = True
@@ -111,7 +120,8 @@ class Profile(Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")
     title: str
     models: tuple[str, ...] = ()
-    """Case-insensitive fnmatch patterns, tried against the whole model name and its last path part."""
+    """Case-insensitive fnmatch patterns, tried against the whole model name and its last path part.
+    """
     thinking: Thinking
     thinking_default: bool | None = None
     """Hybrid models: is thinking on when the request says nothing."""
@@ -120,7 +130,9 @@ class Profile(Strict):
     think_open: Marker | None = None
     think_close: Marker | None = None
     open_in_prompt: bool | None = None
-    """True: the generation prompt ends in the opening marker (never supervised). False: the model samples it."""
+    """True: the generation prompt ends in the opening marker (never supervised). False: the model
+    samples it.
+    """
     end_of_turn: tuple[Marker, ...] = ()
     """Ids that the model samples to end its turn; the first is the usual one."""
     stop: tuple[Marker, ...] = ()
@@ -144,7 +156,13 @@ class Profile(Strict):
     def markers(self) -> tuple[Marker, ...]:
         """Every marker of the family, think markers first, each text once."""
         found: dict[str, Marker] = {}
-        for marker in (self.think_open, self.think_close, *self.end_of_turn, *self.stop, *self.control):
+        for marker in (
+            self.think_open,
+            self.think_close,
+            *self.end_of_turn,
+            *self.stop,
+            *self.control,
+        ):
             if marker is not None:
                 found.setdefault(marker.text, marker)
         return tuple(found.values())

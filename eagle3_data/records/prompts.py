@@ -1,7 +1,7 @@
 """Prompts alone: the questions of a file, whatever its shape, answers ignored.
 
-What enters: a path (an evaluation set to hold out). What leaves: texts.
-It promises that every non-blank line gives a prompt or the file is refused by name: a held-out set that is read only in
+What enters: a path (an evaluation set to hold out). What leaves: texts. It promises that every
+non-blank line gives a prompt or the file is refused by name: a held-out set that is read only in
 part would hide a contamination.
 """
 
@@ -15,13 +15,23 @@ import orjson
 from eagle3_data.records.lines import InputError, expand, read_batches
 from eagle3_data.records.shapes import table_from
 
-PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query", "input", "text", "turns", "task")
+PROMPT_KEYS = (
+    "prompt",
+    "question",
+    "problem",
+    "instruction",
+    "query",
+    "input",
+    "text",
+    "turns",
+    "task",
+)
 """Keys under which evaluation sets store the question, in the order in which they are tried."""
 
 
 def read_prompts(path: str) -> list[str]:
-    """The prompts of `path`: one a line of plain text (.txt), else JSON lines of any shape that `check` knows, or with
-    one of PROMPT_KEYS. Raises InputError when a line gives none.
+    """The prompts of `path`: one a line of plain text (.txt), else JSON lines of any shape that
+    `check` knows, or with one of PROMPT_KEYS. Raises InputError when a line gives none.
     """
     found: list[str] = []
     for number, source in enumerate(expand([path])):
@@ -38,7 +48,7 @@ def read_prompts(path: str) -> list[str]:
                     prompts = [known[at]] if known.get(at) else list(_prompts(line))
                     if not any(prompts):
                         raise InputError(
-                            f"{source.path}:{at}: no prompt found; expected messages, conversations, or one of "
+                            f"{source.path}:{at}: no prompt; looked for messages and "
                             + ", ".join(PROMPT_KEYS)
                         )
                     texts += [text for text in prompts if text]

@@ -1,8 +1,8 @@
 """The record table: the one schema that every accepted input shape is flattened into.
 
-What enters: parsed lines. What leaves: a Polars frame with exactly `RECORD_SCHEMA`, one row a record.
-It promises that missing, null and "" stay three different things (`*_state` columns), and that a line
-which could not be read still has a row, so nothing leaves silently.
+What enters: parsed lines. What leaves: a Polars frame with exactly `RECORD_SCHEMA`, one row a
+record. It promises that missing, null and "" stay three different things (`*_state` columns), and
+that a line which could not be read still has a row, so nothing leaves silently.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Status(StrEnum):
     UNREADABLE = "unreadable"
     """A line that is not one JSON object; only the place columns and `notes` are filled."""
     FILE = "file"
-    """A fact about a whole file (empty, a Git-LFS pointer, a gzip stream that ends early). `line` is null;
-    it is not a line and does not count in the ledger."""
+    """A fact about a whole file (empty, a Git-LFS pointer, a gzip stream that ends early). `line`
+    is null; it is not a line and does not count in the ledger.
+    """
 
 
 class FieldState(StrEnum):
@@ -34,7 +35,8 @@ class FieldState(StrEnum):
 
 
 class Note(IntFlag):
-    """What the byte, JSON and shape stations noticed about a line. One bit each, in the column `notes`.
+    """What the byte, JSON and shape stations noticed about a line. One bit each, in the column
+    `notes`.
 
     A note is an observation, not a verdict: the RAW and REC rules decide.
     """
@@ -50,7 +52,9 @@ class Note(IntFlag):
     FILE_STREAM_CUT = 1 << 5
     """A gz or zst stream that ends early or is damaged; the lines before the cut were read."""
     FILE_NOT_JSON = 1 << 6
-    """Nothing in it looks like JSON (Parquet, CSV, HTML, binary); `note_detail` says what it seems to be."""
+    """Nothing in it looks like JSON (Parquet, CSV, HTML, binary); `note_detail` says what it seems
+    to be.
+    """
     # bytes of a line
     BOM = 1 << 7
     NUL_RUN = 1 << 8
@@ -115,9 +119,12 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "offset": pl.Int64(),  # byte offset of the line's first byte in the uncompressed stream
     "length": pl.Int64(),  # bytes of the line without its line end
     "choice": pl.Int32(),  # index in `choices`; 0 where there is only one
-    "turn": pl.Int32(),  # index of the answer among all messages of the dialogue; null if the shape has no dialogue
+    # index of the answer among all messages of the dialogue; null if the shape has no dialogue
+    "turn": pl.Int32(),
     "status": STATUS,
-    "shape": pl.String(),  # chat-completion, flat, dialogue, responses, speculators, specforge-ids, …; null if unreadable
+    # chat-completion, flat, dialogue, responses, speculators, specforge-ids, …; null if
+    # unreadable
+    "shape": pl.String(),
     "notes": pl.UInt64(),  # bits of Note
     "note_detail": pl.String(),
     "repair": pl.String(),  # names of the repairs applied, comma-separated; null when none
@@ -130,25 +137,30 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "created": pl.Int64(),  # unix seconds
     "latency_s": pl.Float64(),
     # request
-    "messages_json": pl.String(),  # the messages BEFORE the answer, JSON text with every field as received
+    # the messages BEFORE the answer, JSON text with every field as received
+    "messages_json": pl.String(),
     "prompt_text": pl.String(),  # a plain-text prompt; null when messages are there
     "tools_json": pl.String(),
     "template_kwargs_json": pl.String(),  # chat_template_kwargs, JSON object text
-    "settings_json": pl.String(),  # the rest of the request (temperature, max_tokens, …), JSON object text
+    # the rest of the request (temperature, max_tokens, …), JSON object text
+    "settings_json": pl.String(),
     "system_text": pl.String(),
     "user_text": pl.String(),  # text of the last user message (or `prompt_text`)
     "roles": pl.String(),  # one letter a message before the answer: s u a t d(eveloper) ?(unknown)
     "history_reasoning": pl.Boolean(),  # an earlier assistant turn carries a thought
-    "thinking_asked": pl.Boolean(),  # what the request asked for (kwargs, reasoning_effort); null = not said
+    # what the request asked for (kwargs, reasoning_effort); null = not said
+    "thinking_asked": pl.Boolean(),
     "max_tokens": pl.Int64(),
     # answer
     "reasoning": pl.String(),
     "reasoning_state": STATE,
     "reasoning_key": pl.String(),  # the key the text was read from; null when none holds text
-    "reasoning_keys": pl.String(),  # every reasoning key present with its state: "reasoning=text,reasoning_content=null"
+    # every reasoning key present with its state: "reasoning=text,reasoning_content=null"
+    "reasoning_keys": pl.String(),
     "content": pl.String(),
     "content_state": STATE,
-    "tool_calls_json": pl.String(),  # JSON list [{id, name, arguments}], arguments as the raw text received
+    # JSON list [{id, name, arguments}], arguments as the raw text received
+    "tool_calls_json": pl.String(),
     "n_tool_calls": pl.Int32(),
     "finish_reason": pl.String(),
     "stop_reason": pl.String(),  # vLLM stop_reason / SGLang matched_stop, as text
@@ -159,7 +171,9 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "completion_ids": pl.List(pl.Int32),
     "error_text": pl.String(),
 }
-"""Column → dtype. The order is the order of the frame. Every column but `file_no`, `status` and `notes` may be null."""
+"""Column → dtype. The order is the order of the frame. Every column but `file_no`, `status` and
+`notes` may be null.
+"""
 
 
 def empty() -> pl.DataFrame:

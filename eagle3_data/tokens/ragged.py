@@ -1,4 +1,6 @@
-"""A batch of id sequences as one flat array and its offsets, so that no Python object is made per token."""
+"""A batch of id sequences as one flat array and its offsets, so that no Python object is made per
+token.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """`n` sequences. `ids`: int32 [total]; `offsets`: int64 [n + 1]; sequence i is ids[offsets[i]:offsets[i + 1]]."""
+    """`n` sequences. `ids`: int32 [total]; `offsets`: int64 [n + 1]; sequence i is
+    ids[offsets[i]:offsets[i + 1]].
+    """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]

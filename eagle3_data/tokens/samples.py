@@ -1,7 +1,8 @@
 """The sample table: the columns that assembly adds to the record table, one row for one row.
 
-`loss_mask[i] = 1` iff token i was sampled by the model, the stop token included when it was sampled.
-All columns are null for a row that could not be assembled (unreadable, error body) and when there is no tokenizer.
+`loss_mask[i] = 1` iff token i was sampled by the model, the stop token included when it was
+sampled. All columns are null for a row that could not be assembled (unreadable, error body) and
+when there is no tokenizer.
 """
 
 from __future__ import annotations
@@ -53,28 +54,40 @@ PROMPT_SOURCE = pl.Enum([s.value for s in PromptSource])
 
 SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     "grade": GRADE,
-    "grade_reason": pl.String(),  # one of a fixed set: captured, count-equal, whitespace-repair, no-count, count-differs, ambiguous, captured-contradicts-count, …
+    # one of a fixed set: captured, count-equal, whitespace-repair, no-count, count-differs,
+    # ambiguous, captured-contradicts-count, …
+    "grade_reason": pl.String(),
     "prompt_source": PROMPT_SOURCE,
     "prompt_reason": pl.String(),  # why there is no rendered prompt; null when there is one
-    "assembled_tokens": pl.Int64(),  # completion tokens of the stream built from TEXT by the profile's grammar (also when ids were captured)
+    # completion tokens of the stream built from TEXT by the profile's grammar (also when ids
+    # were captured)
+    "assembled_tokens": pl.Int64(),
     "count_delta": pl.Int64(),  # assembled_tokens - completion_tokens; null without usage
     "prompt_len": pl.Int64(),
     "seq_len": pl.Int64(),
     "supervised_tokens": pl.Int64(),  # ones in the mask
     "reasoning_span_tokens": pl.Int64(),
     "content_span_tokens": pl.Int64(),
-    "prompt_tokens_rendered": pl.Int64(),  # our own count of the prompt (rendered), also when ids were captured; null when not rendered
-    "prompt_ids_match": pl.Boolean(),  # captured prompt ids == rendered ids; null when one is missing
+    # our own count of the prompt (rendered), also when ids were captured; null when not
+    # rendered
+    "prompt_tokens_rendered": pl.Int64(),
+    # captured prompt ids == rendered ids; null when one is missing
+    "prompt_ids_match": pl.Boolean(),
     "prompt_quotes_marker": pl.Boolean(),  # request text spells a control marker
     "double_bos": pl.Boolean(),  # prompt begins with two BOS ids
-    "prompt_ends_open": pl.Boolean(),  # prompt ids end in the opening think marker (whitespace after it allowed)
+    # prompt ids end in the opening think marker (whitespace after it allowed)
+    "prompt_ends_open": pl.Boolean(),
     "starts_open": pl.Boolean(),  # first sampled token is the opening think marker
     "ends_eot": pl.Boolean(),  # last sampled token is an end-of-turn / stop id of the profile
     "n_open_ids": pl.Int32(),  # think markers as ids in the completion
     "n_close_ids": pl.Int32(),
-    "marker_as_text": pl.Boolean(),  # a think marker stands in the captured ids as several ordinary tokens
-    "text_matches_ids": pl.Boolean(),  # captured ids decode to the text beside them (modulo known strips); null without captured ids
-    "roundtrip": pl.Boolean(),  # encode(decode(completion ids)) == completion ids; null without captured ids
+    # a think marker stands in the captured ids as several ordinary tokens
+    "marker_as_text": pl.Boolean(),
+    # captured ids decode to the text beside them (modulo known strips); null without captured
+    # ids
+    "text_matches_ids": pl.Boolean(),
+    # encode(decode(completion ids)) == completion ids; null without captured ids
+    "roundtrip": pl.Boolean(),
     "max_id": pl.Int64(),  # largest id of the sequence
     "distinct_ids": pl.Int64(),  # distinct ids in the completion
     "input_ids": pl.List(pl.Int32),
@@ -85,7 +98,9 @@ SAMPLE_COLUMNS: dict[str, pl.DataType] = {
 
 
 def unassembled(height: int) -> pl.DataFrame:
-    """The sample columns of `height` rows, all null: what the road carries when there is no tokenizer."""
+    """The sample columns of `height` rows, all null: what the road carries when there is no
+    tokenizer.
+    """
     return pl.DataFrame(
         {
             name: pl.Series(name, [None] * height, dtype=dtype)

@@ -119,25 +119,6 @@ def choose_rules(
     return Choice(tuple(run), tuple(left), severities)
 
 
-def select(
-    chosen: Iterable[str] = ("ALL",),
-    *,
-    ignore: Iterable[str] = (),
-    severities: Mapping[str, Severity] | None = None,
-    with_tokens: bool = True,
-) -> tuple[Rule, ...]:
-    """The rules that `choose_rules` would run. `severities`: word → severity."""
-    asked = severities or {}
-    off = [word for word, severity in asked.items() if severity is Severity.IGNORE]
-    return choose_rules(
-        chosen,
-        [*ignore, *off],
-        error=[word for word, severity in asked.items() if severity is Severity.ERROR],
-        warn=[word for word, severity in asked.items() if severity is Severity.WARN],
-        with_tokens=with_tokens,
-    ).run
-
-
 def _split(words: Iterable[str]) -> list[str]:
     return [part.strip() for text in words for part in text.split(",") if part.strip()]
 

@@ -345,3 +345,20 @@ def reasoning_not_requested(r: Columns) -> pl.Expr:
         r'"include_reasoning":\s*false|"reasoning":\s*\{[^{}]*"exclude":\s*true'
     )
     return r.thinking_on & hidden.fill_null(False)
+
+
+@rule(
+    "CAP024",
+    "nul-characters",
+    severity=ERROR,
+    at="/response",
+    detail=lambda r: pl.format("{} NUL characters in the text", r.nul_chars),
+)
+def nul_characters(r: Columns) -> pl.Expr:
+    """The text holds NUL characters (U+0000).
+
+    Why it matters: broken logits sample id 0 again and again, and a vocabulary decodes it as NUL;
+    the model did not mean it, and every later step was conditioned on it.
+    What to do: capture again; look for NaN in the server's log.
+    """
+    return r.answered & (r.nul_chars > 0)

@@ -1,7 +1,9 @@
-"""Rules: a code, a name, a severity, a docstring and one Polars condition over the columns of the road.
+"""Rules: a code, a name, a severity, a docstring and one Polars condition over the columns of the
+road.
 
-What enters: the signal columns (record table + sample table + signals). What leaves: a Boolean column per rule.
-It promises that one place holds everything about a rule: `eagle3-data rule CODE` prints the docstring below it.
+What enters: the signal columns (record table + sample table + signals). What leaves: a Boolean
+column per rule. It promises that one place holds everything about a rule: `eagle3-data rule CODE`
+prints the docstring below it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """ERROR quarantines the line and makes the exit code 1; WARN is told and kept; IGNORE is not run."""
+    """ERROR quarantines the line and makes the exit code 1; WARN is told and kept; IGNORE is not
+    run.
+    """
 
     ERROR = "error"
     WARN = "warn"
@@ -30,7 +34,9 @@ class Severity(StrEnum):
 
 
 class Scope(StrEnum):
-    """RECORD rules are conditions over one row; CORPUS rules need the whole run (duplicates, shifts, mixtures)."""
+    """RECORD rules are conditions over one row; CORPUS rules need the whole run (duplicates,
+    shifts, mixtures).
+    """
 
     RECORD = "record"
     CORPUS = "corpus"
@@ -38,7 +44,9 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a condition may name: every column as an attribute, thresholds as `r.t`, notes as `r.noted(Note.X)`."""
+    """What a condition may name: every column as an attribute, thresholds as `r.t`, notes as
+    `r.noted(Note.X)`.
+    """
 
     t: Thresholds
 
@@ -53,12 +61,16 @@ class Columns:
 Condition = Callable[[Columns], pl.Expr]
 
 CorpusSearch = Callable[[pl.DataFrame, "Thresholds"], pl.DataFrame]
-"""(light records with their index `row`, thresholds) → findings with `row` (null = a whole file), `file_no`, `detail`."""
+"""(light records with their index `row`, thresholds) → findings with `row` (null = a whole file),
+`file_no`, `detail`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `detail` gives the evidence of a finding as text, evaluated only on rows where the rule fired."""
+    """One rule. `detail` gives the evidence of a finding as text, evaluated only on rows where the
+    rule fired.
+    """
 
     code: str
     name: str
@@ -96,10 +108,24 @@ def rule(
     needs_tokens: bool = False,
     detail: Condition | None = None,
 ) -> Callable[[Condition], Condition]:
-    """Register a record rule. The decorated function returns the condition; its docstring is the documentation."""
+    """Register a record rule. The decorated function returns the condition; its docstring is the
+    documentation.
+    """
 
     def register(condition: Condition) -> Condition:
-        add(Rule(code, name, severity, at, condition, inspect.getdoc(condition) or "", Scope.RECORD, needs_tokens, detail))
+        add(
+            Rule(
+                code,
+                name,
+                severity,
+                at,
+                condition,
+                inspect.getdoc(condition) or "",
+                Scope.RECORD,
+                needs_tokens,
+                detail,
+            )
+        )
         return condition
 
     return register
@@ -123,7 +149,9 @@ def _never(_: Columns) -> pl.Expr:
 
 
 def add(new: Rule) -> None:
-    """Put a rule into the registry. Raises ValueError on a malformed or taken code, a taken name, or no documentation."""
+    """Put a rule into the registry. Raises ValueError on a malformed or taken code, a taken name,
+    or no documentation.
+    """
     if not re.fullmatch(r"[A-Z]{3}\d{3}", new.code):
         raise ValueError(f"rule code {new.code!r} is not three letters and three digits")
     if new.code in REGISTRY or any(r.name == new.name for r in REGISTRY.values()):
