@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from eagle3_data.records.lines import Source
     from eagle3_data.records.shapes import Turns
     from eagle3_data.tokens.assemble import Assembler
+    from eagle3_data.tokens.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 """Called with (bytes of the inputs consumed so far, bytes in all)."""
@@ -126,7 +127,7 @@ def check(
     paths: Sequence[str | Path | Source] | str | Path,
     *,
     profile: str | Path | None = None,
-    tokenizer: str | Path | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
     chat_template: str | Path | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -143,13 +144,14 @@ def check(
     """Audit captured responses: the whole of `eagle3-data check`, as a function.
 
     `paths`: files, folders, globs or "-". `profile`: a name or a TOML file; chosen from the data
-    when None. `tokenizer`: folder or file of the target's tokenizer; without it no grade is given
-    and the rules that need token ids are listed in `report.rules_not_run`. `chat_template`: a Jinja
-    file in place of the tokenizer's own. `select`, `ignore`, `error`, `warn`: rule codes, prefixes
-    or names. `holdout`: files of evaluation prompts that must not be in the data. `turns`: "last"
-    or "all" assistant turns of a dialogue. `repair`: mend what has one certain reading, each on
-    record. `workers`: threads (the result does not depend on it). `progress`: called with (bytes
-    done, bytes in all). `cancel`: when set, reading stops and the report is marked `partial`.
+    when None. `tokenizer`: folder or file of the target's tokenizer, or an open one; without it no
+    grade is given and the rules that need token ids are listed in `report.rules_not_run`.
+    `chat_template`: a Jinja file in place of the tokenizer's own. `select`, `ignore`, `error`,
+    `warn`: rule codes, prefixes or names. `holdout`: files of evaluation prompts that must not be
+    in the data. `turns`: "last" or "all" assistant turns of a dialogue. `repair`: mend what has one
+    certain reading, each on record. `workers`: threads (the result does not depend on it).
+    `progress`: called with (bytes done, bytes in all). `cancel`: when set, reading stops and the
+    report is marked `partial`.
 
     Returns a `Report`; `report.findings` and `report.records` are Polars frames. Raises ValueError
     (InputError, ProfileError, TokenizerError, RuleError, …) with the next step in its text when the

@@ -93,17 +93,17 @@ def profile(option: str | Path | None, known: Evidence) -> Choice:
     return choose(str(option) if option is not None else None, known.models, known.texts)
 
 
-def tokenizer(path: str | Path | None, known: Evidence, size: int) -> Tokenizer | None:
+def tokenizer(given: str | Path | Tokenizer | None, known: Evidence, size: int) -> Tokenizer | None:
     """The tokenizer of the run: the reference, or its fast twin when the inputs (`size` bytes) are
     worth its loading.
 
     Raises TokenizerError.
     """
-    if path is None:
-        return None
+    if given is None or not isinstance(given, str | Path):
+        return given
     from eagle3_data.tokens.tokenizer import faster, open_tokenizer, worth_faster
 
-    reference = open_tokenizer(path)
+    reference = open_tokenizer(given)
     return faster(reference, known.texts) if worth_faster(size) else reference
 
 
