@@ -95,15 +95,15 @@ def candidates(answer: Answer, grammar: Grammar) -> list[Candidate]:
 
     They are what a first comparison with the count looks at; `further` lists the rest.
     """
-    found: dict[Stream, Candidate] = {}
+    found: list[Candidate] = []
     for shape in _shapes(answer, grammar):
         for fields in shape.fields:
             for fill in (NO_FILL, *_repairs(shape, answer)):
                 made = write(shape.parts, fields, shape.end, fill)
-                if made:
+                if made and not _among(found, made):
                     fix = Fix.REPAIR if fill else Fix.RAW
-                    found.setdefault(made, Candidate(made, fix, shape.end is not None))
-    return list(found.values())
+                    found.append(Candidate(made, fix, shape.end is not None))
+    return found
 
 
 def further(answer: Answer, grammar: Grammar) -> list[Candidate]:
@@ -113,8 +113,8 @@ def further(answer: Answer, grammar: Grammar) -> list[Candidate]:
     where its template has two. Then the template's whitespace at every place where it may have been
     lost.
     """
-    known = {c.stream for c in candidates(answer, grammar)}
-    found: dict[Stream, Candidate] = {}
+    known = candidates(answer, grammar)
+    found: list[Candidate] = []
     for shape in _shapes(answer, grammar):
         edges = _lacking(shape, answer)
         tries: list[tuple[Fix, Mapping[Place, str]]] = [
@@ -128,9 +128,14 @@ def further(answer: Answer, grammar: Grammar) -> list[Candidate]:
         for fields in shape.fields:
             for fix, fill in tries:
                 made = write(shape.parts, fields, shape.end, fill)
-                if made not in known:
-                    found.setdefault(made, Candidate(made, fix, shape.end is not None))
-    return list(found.values())
+                if not _among(known, made) and not _among(found, made):
+                    found.append(Candidate(made, fix, shape.end is not None))
+    return found
+
+
+def _among(found: list[Candidate], stream: Stream) -> bool:
+    """Whether a stream is listed already. Compared, not hashed: the texts are long and few."""
+    return any(candidate.stream == stream for candidate in found)
 
 
 def uncounted(answer: Answer, grammar: Grammar) -> Candidate | None:
@@ -184,8 +189,8 @@ def _shapes(answer: Answer, grammar: Grammar) -> Iterator[_Shape]:
         elif answer.reasoning:
             ways += [(forms.thought, LEFT), (forms.closed, THOUGHT)]
         else:
-            # Not the empty thought: `</think>C` is as long as every split of C by one closing marker,
-            # so a count can not tell it from a thought and an answer joined without their markers.
+            # Not the empty thought: `</think>C` is as long as every split of C by one closing
+            # marker, so a count can not tell it from a thought and an answer joined without one.
             ways.append(
                 (forms.bare if answer.calls is not None else forms.bare_answer, WHOLE - THOUGHT)
             )

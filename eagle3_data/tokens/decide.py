@@ -28,41 +28,57 @@ Ids = NDArray[np.int32]
 
 
 class Pool:
-    """Every distinct text of a batch, encoded once. Lengths first: ids are only put together for
-    the chosen streams.
+    """The texts of a batch, encoded once. Ids are only put together for the chosen streams.
+
+    Texts are known by identity: hashing a 10 KB thought costs as much as copying its ids.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: dict[int | str, Ids] = {}
+        self._ids: dict[int, Ids] = {}
+        self._texts: list[str] = []  # kept, so that no identity is given twice
+        self._controls: dict[int, Ids] = {}
 
     def add(self, streams: Iterable[Stream]) -> None:
         """Encode what `streams` hold and the pool does not, in one call."""
-        known = self._ids
-        new: dict[int | str, None] = {}
+        new: dict[int, str] = {}
         for stream in streams:
             for piece in stream:
-                if piece not in known:
-                    new[piece] = None
-        texts = [piece for piece in new if isinstance(piece, str)]
-        if texts:
-            ragged = self._tokenizer.encode(texts)
-            ids, offsets = ragged.ids, ragged.offsets.tolist()
-            for i, text in enumerate(texts):
-                known[text] = ids[offsets[i] : offsets[i + 1]]
-        for piece in new:
-            if isinstance(piece, int):
-                known[piece] = np.array([piece], dtype=np.int32)
+                if isinstance(piece, int):
+                    if piece not in self._controls:
+                        self._controls[piece] = np.array([piece], dtype=np.int32)
+                elif id(piece) not in self._ids:
+                    new[id(piece)] = piece
+        if not new:
+            return
+        texts = list(new.values())
+        self._texts += texts
+        ragged = self._tokenizer.encode(texts)
+        ids, offsets = ragged.ids, ragged.offsets.tolist()
+        for i, key in enumerate(new):
+            self._ids[key] = ids[offsets[i] : offsets[i + 1]]
 
     def length(self, stream: Stream) -> int:
-        """Tokens of a stream whose texts were added."""
+        """Tokens of a stream that was added."""
         known = self._ids
-        return sum([len(known[piece]) for piece in stream])
+        return sum([1 if isinstance(piece, int) else len(known[id(piece)]) for piece in stream])
 
     def pieces(self, stream: Stream) -> list[Ids]:
         """The ids of a stream, piece by piece, to be put together with others in one copy."""
-        known = self._ids
-        return [known[piece] for piece in stream]
+        known, controls = self._ids, self._controls
+        return [controls[piece] if isinstance(piece, int) else known[id(piece)] for piece in stream]
+
+    def marks(self, stream: Stream) -> list[int]:
+        """Where the control ids of a stream stand: free text encodes to none."""
+        found: list[int] = []
+        here = 0
+        for piece in stream:
+            if isinstance(piece, int):
+                found.append(here)
+                here += 1
+            else:
+                here += len(self._ids[id(piece)])
+        return found
 
     def ids(self, stream: Stream) -> Ids:
         """The ids of one stream, int32."""

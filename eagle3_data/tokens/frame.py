@@ -84,10 +84,13 @@ class Samples:
             [[r.own] if r.own is not None else pool.pieces(r.stream or ()) for r in rows]
         )
         asked = _joined([[] if r.prompt.ids is None else [r.prompt.ids] for r in rows])
-        found = self._cutter.positions(said.ids)
-        cuts, places = np.searchsorted(found, said.offsets).tolist(), found.tolist()
         starts = said.offsets.tolist()
-        marks = [[p - starts[i] for p in places[cuts[i] : cuts[i + 1]]] for i in range(len(rows))]
+        marks = [
+            self._cutter.positions(r.own).tolist()
+            if r.own is not None
+            else pool.marks(r.stream or ())
+            for r in rows
+        ]
         tiles: list[Span] = []
         totals: list[int] = []
         for row, at, start, end, base in zip(
@@ -104,7 +107,7 @@ class Samples:
         columns = {
             **self._graded(rows),
             **self._prompts(rows, asked),
-            **self._completions(said, found, checks),
+            **self._completions(said, marks, checks),
             **_span_tokens(table, bounds),
             "seq_len": asked.lengths + said.lengths,
             "max_id": np.maximum(_largest(said), _largest(asked)),
@@ -161,12 +164,13 @@ class Samples:
         }
 
     def _completions(
-        self, said: Ragged, found: NDArray[np.int64], checks: list[Check | None]
+        self, said: Ragged, marks: list[list[int]], checks: list[Check | None]
     ) -> dict[str, Any]:
         markers = self._markers
         first, last = said.ids[said.offsets[:-1]], said.ids[said.offsets[1:] - 1]
-        row_of = np.searchsorted(said.offsets, found, side="right") - 1
-        controls = said.ids[found]
+        row_of = np.repeat(np.arange(len(marks)), [len(at) for at in marks])
+        at_row = np.array([place for at in marks for place in at], dtype=np.int64)
+        controls = said.ids[at_row + said.offsets[:-1][row_of]]
 
         def times(token: int | None) -> NDArray[np.int64]:
             return np.bincount(

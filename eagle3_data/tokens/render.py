@@ -124,11 +124,17 @@ def compile_template(source: str) -> Compiled:
 
 def render(compiled: Compiled, variables: Mapping[str, object]) -> str:
     """Render a compiled template. Raises TemplateFault for whatever goes wrong inside it."""
+    from jinja2.runtime import new_context
+
     blocks: list[str] = []
     size = 0
     try:
-        context = compiled.template.new_context({**compiled.names, **variables}, shared=True)
-        for block in compiled.template.root_render_func(context):
+        names = {**compiled.names, **variables}
+        template = compiled.template
+        context = new_context(
+            template.environment, template.name, template.blocks, vars=names, shared=True
+        )
+        for block in template.root_render_func(context):
             size += len(block)
             if size > MAX_PROMPT_CHARS:
                 raise TemplateFault("the rendered prompt is larger than 64 MiB")
