@@ -82,7 +82,9 @@ def test_no_grade_is_better_than_its_proof() -> None:
     ambiguous = REBUILT["grade_reason"] == "ambiguous"
     assert (REBUILT["grade"].filter(ambiguous) == "E").all()
     assert equal.sum() == EXACT["roundtrip"].sum()
-    assert (equal & good).sum() >= EXACT["roundtrip"].sum() - ambiguous.sum()
+    survive = EXACT["roundtrip"].to_list().count(True)
+    proven = (equal & good).to_list().count(True)
+    assert proven >= survive - ambiguous.to_list().count(True)
     assert (REBUILT["grade"] == "A").sum() == 0
     assert (REBUILT["prompt_source"] == "template").all()
 
@@ -138,7 +140,7 @@ def test_a_stripping_server_simulated_on_captured_ids() -> None:
     repaired = made["grade"] == "C"
     equal = made["input_ids"] == EXACT["input_ids"]
     assert repaired.sum() >= 30
-    assert (equal & repaired).sum() >= 0.9 * repaired.sum()
+    assert equal.filter(repaired).to_list().count(True) >= 0.9 * repaired.to_list().count(True)
     assert (made["seq_len"] == EXACT["seq_len"]).filter(repaired).all()
 
 
