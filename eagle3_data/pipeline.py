@@ -17,24 +17,33 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 if TYPE_CHECKING:
     from eagle3_data.audit.holdout import Holdout
-    from eagle3_data.audit.judge import Judged
+    from eagle3_data.audit.judge import Judged, Outcome
     from eagle3_data.audit.report import Report
+    from eagle3_data.audit.rules import Choice as Rules
     from eagle3_data.audit.rules.registry import Rule
     from eagle3_data.audit.thresholds import Thresholds
+    from eagle3_data.profiles.choose import Choice
     from eagle3_data.profiles.profile import Profile
-    from eagle3_data.records.lines import Source
+    from eagle3_data.records.lines import LineBatch, Source
     from eagle3_data.records.shapes import Turns
     from eagle3_data.tokens.assemble import Assembler
     from eagle3_data.tokens.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 """Called with (bytes of the inputs consumed so far, bytes in all)."""
+
+
+class Road(Protocol):
+    """What a batch passes on a worker."""
+
+    def run(self, records: pl.DataFrame) -> Judged:
+        """One batch, from record table to judged batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +59,17 @@ class Stations:
 
     def run(self, records: pl.DataFrame) -> Judged:
         """One batch through assembly, signals, corpus keys and the record rules. Pure."""
-        from eagle3_data.audit.corpus import keys
+        return self.judged(self.measured(records))
+
+    def judged(self, frame: pl.DataFrame) -> Judged:
+        """The record rules over a measured batch."""
         from eagle3_data.audit.judge import judge
+
+        return judge(frame, self.rules, self.thresholds)
+
+    def measured(self, records: pl.DataFrame) -> pl.DataFrame:
+        """The record table with sample columns, signals and corpus keys."""
+        from eagle3_data.audit.corpus import keys
         from eagle3_data.audit.signals import with_signals
         from eagle3_data.tokens.samples import unassembled
 
@@ -64,7 +82,7 @@ class Stations:
             thinking_shown=self.thinking_shown,
             thresholds=self.thresholds,
         )
-        return judge(keys(frame, self.thresholds, self.holdout), self.rules, self.thresholds)
+        return keys(frame, self.thresholds, self.holdout)
 
 
 @dataclass(slots=True)
@@ -82,6 +100,8 @@ class Reading:
     """True when `cancel` stopped the reading before the end."""
     lines: int = 0
     """Non-blank lines handed over: the ledger's own count, taken before any parsing."""
+    hashed: bool = False
+    """Add the column `line_hash`, which a sample is known by."""
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Record tables, one a batch, in the order of the inputs."""
@@ -97,13 +117,123 @@ class Reading:
                     return
                 self.lines += len(batch.lines)
                 self.lines += sum(fault.number is not None for fault in batch.faults)
-                yield table_from(batch, turns=self.turns, repair=self.repair)
+                table = table_from(batch, turns=self.turns, repair=self.repair)
+                yield _hashed(table, batch) if self.hashed else table
                 if self.progress is not None:
                     self.progress(done + batch.bytes_read, total)
             done += source.size
 
 
-def travel(frames: Iterator[pl.DataFrame], stations: Stations, workers: int) -> Iterator[Judged]:
+def _hashed(table: pl.DataFrame, batch: LineBatch) -> pl.DataFrame:
+    """The record table of `batch` with the column `line_hash`."""
+    from eagle3_data.shards.rows import with_line_hashes
+
+    return with_line_hashes(table, batch.numbers, batch.lines)
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that is ready to start: everything is chosen, nothing is judged yet. See `begin`."""
+
+    sources: Sequence[Source]
+    rules: Rules
+    thresholds: Thresholds
+    chosen: Choice
+    encoder: Tokenizer | None
+    stations: Stations
+    reading: Reading
+    frames: Iterator[pl.DataFrame]
+    started: float
+
+    def finish(self, judged: Judged, more: pl.DataFrame | None = None) -> Outcome:
+        """Corpus rules, verdicts and ledger of the judged batches. `more`: further findings."""
+        from eagle3_data.audit.corpus import corpus_findings
+        from eagle3_data.audit.judge import finish
+
+        found = corpus_findings(judged.light, self.thresholds, self.rules.run)
+        if more is not None:
+            found = pl.concat([found, more])
+        return finish(judged, found, self.rules.severities, lines=self.reading.lines)
+
+    def report(
+        self, outcome: Outcome, *, rules: Sequence[Rule] = (), notes: Sequence[str] = ()
+    ) -> Report:
+        """The report of the run. `rules`: those that ran besides the audit's."""
+        from eagle3_data import plan
+        from eagle3_data.audit.diagnose import diagnose
+        from eagle3_data.audit.report import write_up
+
+        paths = [source.path for source in self.sources]
+        profile = self.chosen.profile
+        return write_up(
+            outcome,
+            paths=paths,
+            sizes=[source.size for source in self.sources],
+            profile=plan.profile_facts(self.chosen),
+            tokenizer=plan.tokenizer_facts(self.encoder),
+            rules_run=(*self.rules.run, *rules),
+            rules_not_run=self.rules.left,
+            diagnoses=diagnose(outcome.records, outcome.findings, profile, paths=paths),
+            notes=notes,
+            partial=self.reading.cut,
+            seconds=time.perf_counter() - self.started,
+            versions=plan.versions(),
+        )
+
+
+def begin(
+    paths: Sequence[str | Path | Source] | str | Path,
+    *,
+    profile: str | Path | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
+    chat_template: str | Path | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    error: Sequence[str] = (),
+    warn: Sequence[str] = (),
+    holdout: Sequence[str | Path] = (),
+    turns: str = "last",
+    repair: bool = False,
+    thresholds: Thresholds | None = None,
+    progress: Progress | None = None,
+    cancel: Event | None = None,
+    samples: bool = False,
+) -> Run:
+    """Make every choice of a run and read its first records. Options as in `check`; `samples`:
+    assemble token ids too, and hash the lines. Raises as `check` does.
+    """
+    from eagle3_data import plan
+    from eagle3_data.audit.rules import Scope, choose_rules
+    from eagle3_data.audit.thresholds import Thresholds
+    from eagle3_data.records.shapes import Turns
+
+    started = time.perf_counter()
+    limits = thresholds or Thresholds()
+    rules = choose_rules(select, ignore, error=error, warn=warn, with_tokens=tokenizer is not None)
+    sources = plan.sources(paths)
+    held_out = plan.holdout(holdout, limits)
+    reading = Reading(sources, Turns(turns), progress=progress, cancel=cancel, hashed=samples)
+    frames = reading.frames()
+    head = list(_until_a_record(frames))
+    known = plan.evidence(head)
+    chosen = plan.profile(profile, known)
+    encoder = plan.tokenizer(tokenizer, known, sum(source.size for source in sources))
+    stations = Stations(
+        profile=chosen.profile,
+        thinking_shown=known.thinking,
+        assembler=plan.assembler(chosen.profile, encoder, chat_template, want_ids=samples),
+        rules=[rule for rule in rules.run if rule.scope is Scope.RECORD],
+        thresholds=limits,
+        holdout=held_out,
+    )
+    if repair:  # the marker pair is only known now: read the head again
+        reading = replace(reading, repair=plan.marker_pairs(chosen.profile), cut=False, lines=0)
+        head, frames = [], reading.frames()
+    travelling = chain(head, frames)
+    return Run(sources, rules, limits, chosen, encoder, stations, reading, travelling, started)
+
+
+def travel(frames: Iterator[pl.DataFrame], stations: Road, workers: int) -> Iterator[Judged]:
     """Send frames through the stations on `workers` threads; results keep the order of the frames.
 
     Parsing holds the interpreter lock and stays on the calling thread; Polars and the tokenizer
@@ -157,58 +287,26 @@ def check(
     (InputError, ProfileError, TokenizerError, RuleError, …) with the next step in its text when the
     call can not be carried out.
     """
-    from eagle3_data import plan
-    from eagle3_data.audit.corpus import corpus_findings
-    from eagle3_data.audit.diagnose import diagnose
-    from eagle3_data.audit.judge import finish, merge
-    from eagle3_data.audit.report import write_up
-    from eagle3_data.audit.rules import Scope, choose_rules
-    from eagle3_data.audit.thresholds import Thresholds
-    from eagle3_data.records.shapes import Turns
+    from eagle3_data.audit.judge import merge
 
-    started = time.perf_counter()
-    limits = thresholds or Thresholds()
-    rules = choose_rules(select, ignore, error=error, warn=warn, with_tokens=tokenizer is not None)
-    sources = plan.sources(paths)
-    held_out = plan.holdout(holdout, limits)
-    reading = Reading(sources, Turns(turns), progress=progress, cancel=cancel)
-    frames = reading.frames()
-    head = list(_until_a_record(frames))
-    known = plan.evidence(head)
-    chosen = plan.profile(profile, known)
-    encoder = plan.tokenizer(tokenizer, known, sum(source.size for source in sources))
-    stations = Stations(
-        profile=chosen.profile,
-        thinking_shown=known.thinking,
-        assembler=plan.assembler(chosen.profile, encoder, chat_template),
-        rules=[rule for rule in rules.run if rule.scope is Scope.RECORD],
-        thresholds=limits,
-        holdout=held_out,
-    )
-    if repair:  # the marker pair is only known now: read the head again
-        reading = replace(reading, repair=plan.marker_pairs(chosen.profile), cut=False, lines=0)
-        head, frames = [], reading.frames()
-    judged = merge(travel(chain(head, frames), stations, workers or os.cpu_count() or 1))
-    outcome = finish(
-        judged,
-        corpus_findings(judged.light, limits, rules.run),
-        rules.severities,
-        lines=reading.lines,
-    )
-    paths_given = [source.path for source in sources]
-    return write_up(
-        outcome,
-        paths=paths_given,
-        sizes=[source.size for source in sources],
-        profile=plan.profile_facts(chosen),
-        tokenizer=plan.tokenizer_facts(encoder),
-        rules_run=rules.run,
-        rules_not_run=rules.left,
-        diagnoses=diagnose(outcome.records, outcome.findings, chosen.profile, paths=paths_given),
-        partial=reading.cut,
-        seconds=time.perf_counter() - started,
-        versions=plan.versions(),
-    )
+    options: dict[str, Any] = {
+        "profile": profile,
+        "tokenizer": tokenizer,
+        "chat_template": chat_template,
+        "select": select,
+        "ignore": ignore,
+        "error": error,
+        "warn": warn,
+        "holdout": holdout,
+        "turns": turns,
+        "repair": repair,
+        "thresholds": thresholds,
+        "progress": progress,
+        "cancel": cancel,
+    }
+    run = begin(paths, **options)
+    judged = merge(travel(run.frames, run.stations, workers or os.cpu_count() or 1))
+    return run.report(run.finish(judged))
 
 
 def _until_a_record(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:

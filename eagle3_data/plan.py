@@ -108,23 +108,31 @@ def tokenizer(given: str | Path | Tokenizer | None, known: Evidence, size: int) 
 
 
 def assembler(
-    chosen: Profile, encoder: Tokenizer | None, chat_template: str | Path | None
+    chosen: Profile,
+    encoder: Tokenizer | None,
+    chat_template: str | Path | None,
+    *,
+    want_ids: bool = False,
 ) -> Assembler | None:
     """The assembler of the run, None without a tokenizer. Raises MarkerMismatch, InputError."""
     if encoder is None:
         return None
-    from eagle3_data.records.sources import InputError
     from eagle3_data.tokens.assemble import Assembler
 
-    template = None
-    if chat_template is not None:
-        try:
-            template = Path(chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as fault:
-            raise InputError(
-                f"{chat_template}: the chat template can not be read ({fault})"
-            ) from fault
-    return Assembler(chosen, encoder, chat_template=template, want_ids=False)
+    template = template_text(chat_template)
+    return Assembler(chosen, encoder, chat_template=template, want_ids=want_ids)
+
+
+def template_text(chat_template: str | Path | None) -> str | None:
+    """The chat template that replaces the tokenizer's own. Raises InputError."""
+    from eagle3_data.records.sources import InputError
+
+    if chat_template is None:
+        return None
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError(f"{chat_template}: the chat template can not be read ({fault})") from fault
 
 
 def marker_pairs(chosen: Profile) -> list[tuple[str, str]]:
