@@ -53,21 +53,31 @@ def _fingerprint(text: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-def read_server(row: Row, body: Json, choice: Json) -> None:
-    """Name the server by what only it writes; versions come from the fingerprint alone."""
+def server_of(body: Json, choice: Json) -> tuple[str | None, str | None]:
+    """(server, version) by what only that server writes; versions come from the fingerprint
+    alone.
+    """
     mark = body.get("system_fingerprint")
-    server, version = _fingerprint(mark) if mark.__class__ is str else (None, None)
-    if server is None:
-        if "timings" in body:
-            server = "llama.cpp"
-        elif (
-            "matched_stop" in choice
-            or not _SGLANG.isdisjoint(body)
-            or "weight_version" in mapping(body.get("metadata"))
-        ):
-            server = "sglang"
-        elif "prompt_logprobs" in body or "kv_transfer_params" in body:
-            server = "vllm"
+    if mark.__class__ is str:
+        server, version = _fingerprint(mark)
+        if server is not None:
+            return server, version
+    if "timings" in body:
+        return "llama.cpp", None
+    if (
+        "matched_stop" in choice
+        or not _SGLANG.isdisjoint(body)
+        or "weight_version" in mapping(body.get("metadata"))
+    ):
+        return "sglang", None
+    if "prompt_logprobs" in body or "kv_transfer_params" in body:
+        return "vllm", None
+    return None, None
+
+
+def read_server(row: Row, body: Json, choice: Json) -> None:
+    """Name the server of a row, if the body shows one."""
+    server, version = server_of(body, choice)
     if server is not None:
         row.cells["server"] = server
         if version is not None:

@@ -34,6 +34,12 @@ class Columns:
         self.notes.append(row.notes)
         self.details.append("; ".join(row.details) if row.details else None)
 
+    def add_cells(self, cells: tuple[Any, ...], note: int, detail: str | None) -> None:
+        """Take a finished row that never was a `Row`."""
+        self.cells.append(cells)
+        self.notes.append(note)
+        self.details.append(detail)
+
     def frame(self, file_no: int) -> pl.DataFrame:
         """The record table of the rows."""
         height = len(self.cells)

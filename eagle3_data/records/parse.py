@@ -28,22 +28,44 @@ _BACKSLASH = 0x5C
 
 def parse(line: bytes, *, torn: bool = False) -> Parsed:
     """Parse one line. `torn`: it is the last one and has no line end."""
+    return object_of(line, *load(line, torn))
+
+
+def load(line: bytes, torn: bool) -> tuple[Any, int, str | None]:
+    """The JSON value of a line, whatever its type; (None, why not, details) of a refused one."""
     try:
-        value = orjson.loads(line)
+        return orjson.loads(line), 0, None
     except orjson.JSONDecodeError as error:
-        value, found, detail = explain(line, error, torn)
-        note = int(found)
-        if value is None:
-            return None, note, detail
-    else:
-        note, detail = 0, None
+        value, note, detail = explain(line, error, torn)
+        return value, int(note), detail
+
+
+def object_of(line: bytes, value: Any, note: int, detail: str | None) -> Parsed:
+    """What `load` gave for `line`, as an object that was looked through for repeated keys."""
+    if value is None and note:
+        return None, note, detail
     if value.__class__ is not dict:
         kind = {list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}
         return None, note | Note.NOT_AN_OBJECT, kind.get(type(value), "a number")
     twice = twice_given(line, value)
     if twice:
-        return value, note | Note.DUPLICATE_KEYS, f"keys given twice: {', '.join(twice)}"
+        double, detail = _told(twice)
+        return value, note | double, detail
     return value, note, detail
+
+
+def doubles(line: bytes, value: Json, keys: int, long: list[str]) -> tuple[int, str | None]:
+    """(note, details) about repeated keys of an object whose number of `keys` and `long` texts (in
+    the order of the line) are known. A wrong number only costs the walk over `value`.
+    """
+    if _count_ends(line, long) == keys:
+        return 0, None
+    twice = twice_given(line, value)
+    return _told(twice) if twice else (0, None)
+
+
+def _told(twice: list[str]) -> tuple[int, str]:
+    return int(Note.DUPLICATE_KEYS), f"keys given twice: {', '.join(twice)}"
 
 
 def twice_given(line: bytes, value: Json) -> list[str]:

@@ -15,7 +15,8 @@ from eagle3_data.records.table import RECORD_SCHEMA, Note
 
 Json = dict[str, Any]
 
-_INT64 = 1 << 63
+INT64 = 1 << 63
+"""The first integer that no count cell holds."""
 _BLANK = dict.fromkeys(RECORD_SCHEMA)
 
 
@@ -57,7 +58,7 @@ class Row:
         """
         if value.__class__ is float and value.is_integer():
             value = int(value)
-        if value.__class__ is int and -_INT64 <= value < _INT64:
+        if value.__class__ is int and -INT64 <= value < INT64:
             self.cells[column] = value
         elif value is not None:
             self.wrong(name, value)

@@ -25,11 +25,12 @@ from eagle3_data.records.dialogues import (
 )
 from eagle3_data.records.errors import error_of_body, note_error, read_error_answer, read_row_error
 from eagle3_data.records.lines import LineBatch, LineFault
-from eagle3_data.records.parse import parse, printable
+from eagle3_data.records.parse import doubles, load, object_of, printable
 from eagle3_data.records.repair import Markers, repair_record
 from eagle3_data.records.requests import letter, read_messages, read_request, read_row_settings
 from eagle3_data.records.row import Json, Row, dump, mapping
 from eagle3_data.records.table import Note, Status
+from eagle3_data.records.usual import read_usual
 
 RECORD, UNREADABLE, FILE = Status.RECORD.value, Status.UNREADABLE.value, Status.FILE.value
 
@@ -56,7 +57,14 @@ def table_from(
     for i, (line, number, offset) in enumerate(
         zip(batch.lines, batch.numbers, batch.offsets, strict=True)
     ):
-        value, note, detail = parse(line, torn=i == final)
+        value, note, detail = load(line, i == final)
+        if not (note or repair):
+            usual = read_usual(value, number, offset, len(line))
+            if usual is not None:
+                note, detail = doubles(line, value, usual.keys, usual.long)
+                rows.add_cells(usual.cells, note | batch.notes.get(i, 0), detail)
+                continue
+        value, note, detail = object_of(line, value, note, detail)
         row = Row()
         cells = row.cells
         cells["line"], cells["offset"], cells["length"] = number, offset, len(line)
