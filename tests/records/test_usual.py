@@ -102,7 +102,7 @@ def test_no_change_of_a_usual_record_reads_differently(data: st.DataObject) -> N
             if data.draw(st.booleans(), "drop"):
                 place.pop(name, None)
             else:
-                place[name] = data.draw(ODD, "value")
+                place[name] = copy.deepcopy(data.draw(ODD, "value"))
         lines.append(orjson.dumps(value))
     both_ways(lines)
 
