@@ -37,8 +37,8 @@ class Place(_Part):
 
 class Shard(_Part):
     """One finished file. `tokens` and `supervised_tokens` are sums over its rows, `arrow_bytes` of
-    their sizes (`row_sizes`); `rows_hash`: BLAKE2b-128 of its sample ids in order; `last`: where
-    its last row comes from.
+    their sizes (`row_sizes`); `rows_hash`: BLAKE2b-128 over ids, splits, cuts and codes of its
+    rows in order; `last`: where its last row comes from.
     """
 
     name: str = Field(pattern=r"^part-\d{5,}\.parquet$")

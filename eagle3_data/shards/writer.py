@@ -9,7 +9,7 @@ other rows are noticed and refused.
 
 from __future__ import annotations
 
-import contextlib
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -18,47 +18,14 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from eagle3_data.shards.cuts import Layout, fitting, row_sizes
 from eagle3_data.shards.journal import open_journal, shard_name, sync
 from eagle3_data.shards.manifest import MANIFEST, Identity, Manifest, Place, Shard
+from eagle3_data.shards.part import Part, told
 from eagle3_data.shards.rows import conform
-from eagle3_data.shards.schema import COLUMNS, ShardError, ShardFacts, arrow_schema
-from eagle3_data.writing import Draft, drafting
-
-DICTIONARY = [
-    "split",
-    "grade",
-    "grade_reason",
-    "finish_reason",
-    "stop_reason",
-    "prompt_source",
-    "tools",
-    "template_kwargs",
-    "profile",
-    "model",
-    "server",
-    "server_version",
-    "file",
-    "repair",
-    "codes.list.element",
-    "spans.list.element.kind",
-    "loss_mask.list.element",
-]
-"""Columns with few distinct values. Not `input_ids`: on varied text (source code, zstd 3) its plain
-ids take 24 % of the JSONL's bytes, with a dictionary 31, split into byte streams 29, delta-packed
-twice as many; read back all alike. Only on repeated sentences a dictionary is better (6 against 8).
-"""
-
-STATISTICS = [
-    column.name
-    for column in COLUMNS
-    if column.name
-    not in ("messages", "prompt_text", "reasoning", "content", "tool_calls", "tools", "settings")
-]
-"""Long texts have no use for a smallest and a largest value."""
+from eagle3_data.shards.schema import ShardError, ShardFacts, arrow_schema
+from eagle3_data.writing import drafting
 
 
 class ShardWriter:
@@ -66,8 +33,10 @@ class ShardWriter:
 
     `options`, `inputs`: JSON values that decide the output (thresholds, codes, splits; names, sizes
     and digests of the inputs); with `facts` and `layout` they are the identity of the run, and
-    stored in the manifest. `beside`: names of further files that may lie in the directory. Raises
-    ShardError as `open_journal` does.
+    stored in the manifest. `beside`: names of further files that may lie in the directory.
+    `threads`: shards that are encoded at a time, each on a thread of its own (pyarrow encodes one
+    file on one core); their rows are in memory. The bytes do not depend on it. Raises ShardError as
+    `open_journal` does.
 
     A run that was begun before goes on: feed the same rows again, those of finished shards are
     compared and left out; or call `skip_finished()` and feed only the rows behind `resume_at`.
@@ -83,6 +52,7 @@ class ShardWriter:
         layout: Layout | None = None,
         overwrite: bool = False,
         beside: Collection[str] = (),
+        threads: int = 1,
     ) -> None:
         self.layout = layout or Layout()
         identity = Identity.model_validate(
@@ -99,7 +69,9 @@ class ShardWriter:
         self._finished = tuple(self._journal.shards)
         self._seen = _Seen([shard for shard in self._finished if shard.rows])
         self._begun = False
-        self._open: _Part | None = None
+        self._threads = threads
+        self._open: Part | None = None
+        self._landing: deque[Part] = deque()
         self._pending: list[pa.Table] = []
         self._held_rows = self._held_bytes = 0
 
@@ -174,6 +146,8 @@ class ShardWriter:
         if self._pending or self._open is not None or not self._journal.shards:
             self._write_group()
             self._finish_shard()
+        while self._landing:
+            self._land()
         shards = self._journal.shards
         manifest = Manifest(
             schema_version=1,
@@ -202,9 +176,10 @@ class ShardWriter:
         """Stop. What is not finished is dropped; finished shards and the journal stay for the next
         start.
         """
-        if self._open is not None:
-            self._open.drop()
-            self._open = None
+        for part in (*self._landing, *([] if self._open is None else [self._open])):
+            part.drop()
+        self._landing.clear()
+        self._open = None
         self._pending.clear()
         self._journal.close()
 
@@ -221,12 +196,11 @@ class ShardWriter:
 
     def _write_group(self) -> None:
         if self._open is None:
-            path = self.directory / shard_name(len(self._journal.shards))
-            self._open = _Part(path, self._schema, self.layout)
-        # one chunk: the pages of a column would else end where the batches did
-        group = pa.concat_tables([arrow_schema().empty_table(), *self._pending]).combine_chunks()
+            number = len(self._journal.shards) + len(self._landing)
+            path = self.directory / shard_name(number)
+            self._open = Part(path, self._schema, self.layout, threaded=self._threads > 1)
         try:
-            self._open.add(group, self._held_bytes)
+            self._open.add(tuple(self._pending), self._held_bytes)
         except OSError as error:
             raise _full(self._open.draft.path, error) from error
         self._pending.clear()
@@ -234,7 +208,16 @@ class ShardWriter:
 
     def _finish_shard(self) -> None:
         assert self._open is not None
-        part, self._open = self._open, None
+        self._landing.append(self._open)
+        self._open = None
+        while len(self._landing) >= self._threads:
+            self._land()
+
+    def _land(self) -> None:
+        """Wait for the oldest shard on its way. They land in order: what lies in the directory is
+        what the journal names, and at most the one that follows.
+        """
+        part = self._landing.popleft()
         try:
             shard = part.land()
             sync(self.directory)
@@ -253,8 +236,8 @@ class ShardWriter:
 
 @dataclass(slots=True)
 class _Seen:
-    """Finished shards whose rows are still to come again. Their sample ids are compared, so nothing
-    is encoded twice.
+    """Finished shards whose rows are still to come again: compared by a digest over `told`, and not
+    encoded twice.
     """
 
     shards: list[Shard]
@@ -267,7 +250,7 @@ class _Seen:
         """
         while self.shards and rows.num_rows:
             count = min(self.shards[0].rows - self.rows, rows.num_rows)
-            self.ids.update(_ids_of(rows.slice(0, count)))
+            self.ids.update(told(rows.slice(0, count)))
             self.rows += count
             rows = rows.slice(count)
             if self.rows == self.shards[0].rows:
@@ -279,93 +262,6 @@ class _Seen:
                     )
                 self.rows, self.ids = 0, blake2b(digest_size=16)
         return rows
-
-
-class _Part:
-    """One shard being written beside its name."""
-
-    def __init__(self, path: Path, schema: pa.Schema, layout: Layout) -> None:
-        self.draft = Draft(path, overwrite=True)
-        self.size = 0
-        self._rows = self._tokens = self._supervised = 0
-        self._ids = blake2b(digest_size=16)
-        self._last: Place | None = None
-        self._sink = _Sink(self.draft)
-        self._out = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
-            schema,
-            compression="zstd",
-            compression_level=layout.level,
-            use_dictionary=DICTIONARY,
-            write_statistics=STATISTICS,
-            write_page_index=True,
-            data_page_size=layout.page_bytes,
-            version="2.6",
-        )
-
-    def add(self, group: pa.Table, size: int) -> None:
-        """Append one row group. Raises OSError."""
-        if not group.num_rows:
-            return
-        self._out.write_table(group, row_group_size=group.num_rows)
-        self.size += size
-        self._rows += group.num_rows
-        self._tokens += int(pc.sum(group["seq_len"]).as_py())
-        self._supervised += int(pc.sum(group["supervised_tokens"]).as_py())
-        self._ids.update(_ids_of(group))
-        names = ("file", "line", "offset", "choice", "turn")
-        self._last = Place(**group.slice(group.num_rows - 1).select(names).to_pylist()[0])
-
-    def land(self) -> Shard:
-        """Close the file, give it its name, say what it holds. Raises OSError."""
-        self._out.close()
-        self.draft.land()
-        return Shard(
-            name=self.draft.path.name,
-            rows=self._rows,
-            bytes=self.draft.size,
-            arrow_bytes=self.size,
-            sha256=self.draft.sha256,
-            tokens=self._tokens,
-            supervised_tokens=self._supervised,
-            rows_hash=self._ids.hexdigest(),
-            last=self._last,
-        )
-
-    def drop(self) -> None:
-        """Remove what did not land. Safe to call twice and after `land`."""
-        self._sink.draft = None  # pyarrow writes the footer when its writer goes
-        with contextlib.suppress(pa.ArrowException, OSError):
-            self._out.close()
-        self.draft.drop()
-
-
-@dataclass(slots=True)
-class _Sink:
-    """What pyarrow writes to: it hands bytes to a draft, which counts and hashes them."""
-
-    draft: Draft | None
-    size: int = 0
-    closed: bool = False
-
-    def write(self, data: bytes) -> int:
-        if self.draft is not None:
-            self.draft.write(data)
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        return None
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def _ids_of(rows: pa.Table) -> bytes:
-    return "".join(rows["sample_id"].to_pylist()).encode()
 
 
 def _full(path: Path, error: OSError) -> ShardError:

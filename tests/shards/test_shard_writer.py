@@ -33,6 +33,14 @@ def test_a_directory_holds_shards_and_a_manifest_that_adds_up(tmp_path) -> None:
     assert back.to_pylist() == rows.to_pylist()
 
 
+@pytest.mark.parametrize("threads", [2, 3, 64])
+def test_the_bytes_do_not_depend_on_the_threads(tmp_path, threads) -> None:
+    rows = many(60)
+    write(tmp_path / "one", rows)
+    write(tmp_path / "threads", rows, threads=threads, step=7)
+    assert contents(tmp_path / "threads") == contents(tmp_path / "one")
+
+
 @pytest.mark.parametrize("step", [1, 7, 59, 60])
 def test_the_bytes_do_not_depend_on_the_batches(tmp_path, step) -> None:
     rows = many(60)
