@@ -54,11 +54,16 @@ def span_column(name: str, table: NDArray[np.int32], offsets: NDArray[np.int64])
     return pl.Series(name, array).cast(pl.List(kind))
 
 
-def distinct(ragged: Ragged) -> NDArray[np.int64]:
-    """Distinct ids of each sequence, int64 [n]."""
-    out = np.zeros(len(ragged), dtype=np.int64)
-    for i in range(len(ragged)):
-        ids = np.sort(ragged[i])
-        if len(ids):
-            out[i] = np.count_nonzero(ids[1:] != ids[:-1]) + 1
+def changes(ragged: Ragged) -> NDArray[np.int64]:
+    """How often an id differs from the one before it, a sequence at a time, int64 [n]; 0 = one id
+    over and over. Counted in one flat pass: distinct ids would cost a sort, 11 microseconds a
+    record of 2,700 tokens.
+    """
+    ids = ragged.ids
+    differs = np.zeros(len(ids) + 1, dtype=np.int64)
+    differs[1:-1] = ids[1:] != ids[:-1]
+    starts = ragged.offsets[:-1]
+    differs[starts[starts < len(ids)]] = 0
+    total = np.concatenate([[0], np.cumsum(differs[:-1])])
+    out: NDArray[np.int64] = total[ragged.offsets[1:]] - total[starts]
     return out

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from eagle3_data.tokens.candidates import Answer
 from eagle3_data.tokens.captured import Check, check
-from eagle3_data.tokens.columns import distinct, list_column, span_column
+from eagle3_data.tokens.columns import changes, list_column, span_column
 from eagle3_data.tokens.decide import Pool
 from eagle3_data.tokens.grammar import Grammar
 from eagle3_data.tokens.markers import Stream
@@ -186,7 +186,7 @@ class Samples:
             "marker_as_text": [None if c is None else c.marker_as_text for c in checks],
             "text_matches_ids": [None if c is None else c.text_matches for c in checks],
             "roundtrip": [None if c is None else c.roundtrip for c in checks],
-            "distinct_ids": distinct(said),
+            "id_changes": changes(said),
         }
 
     def _double_bos(self, asked: Ragged) -> NDArray[np.bool_]:

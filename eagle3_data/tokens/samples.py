@@ -89,7 +89,7 @@ SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     # encode(decode(completion ids)) == completion ids; null without captured ids
     "roundtrip": pl.Boolean(),
     "max_id": pl.Int64(),  # largest id of the sequence
-    "distinct_ids": pl.Int64(),  # distinct ids in the completion
+    "id_changes": pl.Int64(),  # places in the completion where the id differs from the one before
     "input_ids": pl.List(pl.Int32),
     "loss_mask": pl.List(pl.UInt8),
     "spans": pl.List(pl.Struct({"kind": SPAN_KIND, "start": pl.Int32, "end": pl.Int32})),

@@ -32,7 +32,7 @@ SOUND: dict[str, Any] = {
     "count_delta": 0, "prompt_len": 4, "seq_len": 9, "supervised_tokens": 5,
     "prompt_tokens_rendered": 4, "prompt_ids_match": True, "prompt_quotes_marker": False,
     "double_bos": False, "prompt_ends_open": True, "starts_open": False, "ends_eot": True,
-    "text_matches_ids": True, "roundtrip": True, "max_id": 9, "distinct_ids": 5,
+    "text_matches_ids": True, "roundtrip": True, "max_id": 9, "id_changes": 5,
     "profile_vocab_size": 10,
 }  # fmt: skip
 NO_IDS: dict[str, Any] = {
@@ -81,8 +81,8 @@ def test_sound_and_unassembled_rows_fire_nothing(changes: dict[str, Any]) -> Non
         ("TOK012", {"prompt_ends_open": False}),
         ("TOK013", {"prompt_ids": None}),
         ("TOK013", {"completion_ids": []}),
-        ("TOK014", {"distinct_ids": 1, "supervised_tokens": 64}),
-        ("TOK014", {"distinct_ids": 2, "supervised_tokens": 64}),
+        ("TOK014", {"id_changes": 0, "supervised_tokens": 64}),
+        ("TOK014", {"id_changes": 1, "supervised_tokens": 64}),
         ("TOK015", {"starts_open": True}),
         ("TOK016", NO_IDS | {"grade": "E", "grade_reason": "tools-unknown"}),
         ("TOK016", NO_IDS | {"grade": "E", "grade_reason": None}),
@@ -107,7 +107,7 @@ def test_a_longer_prompt_without_a_system_message_is_a_hidden_one() -> None:
         {"prompt_ends_open": False, "thinking_on": False},
         {"prompt_ends_open": False, "open_in_prompt": False},
         {"prompt_ends_open": False, "starts_open": True},
-        {"distinct_ids": 1, "supervised_tokens": 3},
+        {"id_changes": 0, "supervised_tokens": 3},
         {"max_id": 10, "profile_vocab_size": None},
         NO_IDS | {"prompt_source": "layout", "prompt_tokens": 3},
         NO_IDS | {"ends_eot": False},

@@ -275,7 +275,7 @@ def one_distinct_id(r: Columns) -> pl.Expr:
     What to do: check dtype, quantisation and kernels of the server.
     """
     enough = r.supervised_tokens >= r.t.one_char_chars
-    return enough & ((r.distinct_ids == 1) | ((r.distinct_ids == 2) & r.ends_eot))
+    return enough & ((r.id_changes == 0) | ((r.id_changes == 1) & r.ends_eot))
 
 
 @rule("TOK015", "marker-opened-twice", severity=Severity.ERROR, at="/response", needs_tokens=True)
