@@ -214,13 +214,13 @@ def begin(
     held_out = plan.holdout(holdout, limits)
     reading = Reading(sources, Turns(turns), progress=progress, cancel=cancel, hashed=samples)
     frames = reading.frames()
-    head = list(_until_a_record(frames))
+    head = list(plan.head(frames))
     known = plan.evidence(head)
     chosen = plan.profile(profile, known)
     encoder = plan.tokenizer(tokenizer, known, sum(source.size for source in sources))
     stations = Stations(
         profile=chosen.profile,
-        thinking_shown=known.thinking,
+        thinking_shown=plan.thinking_shown(known, chosen.profile, sources, reading.turns),
         assembler=plan.assembler(chosen.profile, encoder, chat_template, want_ids=samples),
         rules=[rule for rule in rules.run if rule.scope is Scope.RECORD],
         thresholds=limits,
@@ -307,15 +307,3 @@ def check(
     run = begin(paths, **options)
     judged = merge(travel(run.frames, run.stations, workers or os.cpu_count() or 1))
     return run.report(run.finish(judged))
-
-
-def _until_a_record(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Frames up to and with the first one that holds a record: what the choice of a profile looks
-    at.
-    """
-    from eagle3_data.records.table import Status
-
-    for frame in frames:
-        yield frame
-        if (frame["status"] == Status.RECORD.value).any():
-            return

@@ -7,7 +7,9 @@ with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -25,19 +27,22 @@ if TYPE_CHECKING:
     from eagle3_data.profiles.choose import Choice
     from eagle3_data.profiles.profile import Profile
     from eagle3_data.records.lines import Source
+    from eagle3_data.records.shapes import Turns
     from eagle3_data.tokens.assemble import Assembler
     from eagle3_data.tokens.tokenizer import Tokenizer
 
+HEAD_RECORDS = 1024
+"""Records at the head of the data that choose the profile."""
+HEAD_BYTES = 64 << 20
+"""The head is no longer than this, whatever its records weigh."""
 SAMPLE_RECORDS = 64
-"""Records whose texts choose the profile and prove the fast tokenizer: about 1 MB of a usual
-capture.
-"""
+"""Records of the head whose texts prove the fast tokenizer: about 1 MB of a usual capture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the first records show. `thinking`: some of them hold a thought or an opening or closing
-    think marker.
+    """What the head of the data shows. `models`: the model of each record; `texts`: the texts of
+    some records, record by record; `thinking`: a record holds a thought or a think marker.
     """
 
     models: Sequence[str | None]
@@ -69,21 +74,86 @@ def holdout(paths: Sequence[str | Path], limits: Thresholds) -> Holdout | None:
     )
 
 
-def evidence(head: Sequence[pl.DataFrame]) -> Evidence:
-    """What the first records of a run show about the model."""
+def head(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Frames until HEAD_RECORDS records or HEAD_BYTES of lines were seen."""
+    from eagle3_data.records.table import Status
+
+    records = size = 0
+    for frame in frames:
+        yield frame
+        records += int((frame["status"] == Status.RECORD.value).sum())
+        size += int(frame["length"].sum())
+        if records >= HEAD_RECORDS or size >= HEAD_BYTES:
+            return
+
+
+def evidence(frames: Sequence[pl.DataFrame]) -> Evidence:
+    """What the head shows. It looks at the same records whatever the borders of the batches."""
+    from eagle3_data.records.table import Status
+
+    columns = ("status", "model", "request_model", "reasoning", "content", "user_text")
+    if not frames:
+        return Evidence((), (), False)
+    records = (
+        pl.concat([frame.select(columns) for frame in frames])
+        .filter(pl.col("status") == Status.RECORD.value)
+        .head(HEAD_RECORDS)
+    )
+    few = records.head(SAMPLE_RECORDS).select("reasoning", "content", "user_text")
+    texts = [text for row in few.iter_rows() for text in row if text]
+    models = records.select(pl.coalesce("model", "request_model")).to_series().to_list()
+    return Evidence(models, texts, _thinks(records))
+
+
+def _thinks(records: pl.DataFrame) -> bool:
     from eagle3_data.audit.markers import THINK_PAIRS
 
-    if not head:
-        return Evidence((), (), False)
-    frame = head[-1]
-    models = pl.concat([frame["model"], frame["request_model"]]).drop_nulls().unique().to_list()
-    few = frame.head(SAMPLE_RECORDS).select("reasoning", "content", "user_text", "system_text")
-    texts = [text for column in few.iter_columns() for text in column.drop_nulls().to_list()]
-    marked = (
-        frame["content"].str.contains_any([text for pair in THINK_PAIRS for text in pair]).any()
-    )
-    thought = (frame["reasoning"].str.len_bytes() > 0).any()
-    return Evidence(models, texts, bool(marked) or bool(thought))
+    markers = [text for pair in THINK_PAIRS for text in pair]
+    marked = records["content"].str.contains_any(markers).any()
+    return bool(marked) or bool((records["reasoning"].str.len_bytes() > 0).any())
+
+
+def thinking_shown(
+    known: Evidence, chosen: Profile, inputs: Sequence[Source], turns: Turns
+) -> bool:
+    """Whether the data shows a thought anywhere. Only asked for a profile that does not know
+    whether its model thinks: the answer must not depend on which file or batch comes first, so all
+    inputs are looked through, up to the first thought.
+    """
+    from eagle3_data.profiles.profile import Thinking
+    from eagle3_data.records.lines import LineBatch, read_batches
+    from eagle3_data.records.shapes import table_from
+
+    if known.thinking or chosen.thinking is not Thinking.SHOWN:
+        return known.thinking
+    sign = _sign_of_thinking()
+    for number, source in enumerate(inputs):
+        for batch in read_batches(source, number):
+            hits = [i for i, line in enumerate(batch.lines) if sign(line)]
+            if not hits:
+                continue
+            few = LineBatch(
+                number,
+                [batch.lines[i] for i in hits],
+                [batch.numbers[i] for i in hits],
+                [batch.offsets[i] for i in hits],
+            )
+            if _thinks(table_from(few, turns=turns)):
+                return True
+    return False
+
+
+def _sign_of_thinking() -> Callable[[bytes], object]:
+    """A search over the bytes of a line that no line with a thought escapes."""
+    from eagle3_data.audit.markers import THINK_PAIRS
+
+    texts = {text for pair in THINK_PAIRS for text in pair}
+    escaped = {text.replace("<", "\\u003c").replace(">", "\\u003e") for text in texts}
+    spelled = [re.escape(text.encode()) for text in texts | escaped]
+    spelled += [re.escape(json.dumps(text)[1:-1].encode()) for text in texts]
+    field = rb'"[^"]{0,40}(?:reasoning|think|thought)[^"]{0,40}"\s*:\s*(?:"[^"]|[\[{])'
+    kind = rb'"type"\s*:\s*"(?:reasoning|thinking)'
+    return re.compile(b"|".join([*sorted(set(spelled)), field, kind])).search
 
 
 def profile(option: str | Path | None, known: Evidence) -> Choice:
