@@ -83,7 +83,8 @@ class Part:
 
     def add(self, tables: Sequence[pa.Table], size: int) -> None:
         """Append one row group. Raises OSError, at the latest when the shard lands."""
-        self._do(lambda: self._encode(tables, size))
+        self.size += size
+        self._do(lambda: self._encode(tables))
 
     def _do(self, job: Callable[[], None]) -> None:
         if self._thread is None:
@@ -91,13 +92,12 @@ class Part:
         else:
             self._jobs.append(self._thread.submit(job))
 
-    def _encode(self, tables: Sequence[pa.Table], size: int) -> None:
+    def _encode(self, tables: Sequence[pa.Table]) -> None:
         # one chunk: the pages of a column would else end where the batches did
         group = pa.concat_tables([arrow_schema().empty_table(), *tables]).combine_chunks()
         if not group.num_rows:
             return
         self._out.write_table(group, row_group_size=group.num_rows)
-        self.size += size
         self._rows += group.num_rows
         self._tokens += int(pc.sum(group["seq_len"]).as_py())
         self._supervised += int(pc.sum(group["supervised_tokens"]).as_py())
