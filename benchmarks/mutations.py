@@ -61,7 +61,7 @@ class Tally:
 
 
 def rows() -> list[Row]:
-    return [orjson.loads(text) for text in CLEAN.open("rb")]
+    return [orjson.loads(text) for text in CLEAN.read_bytes().splitlines()]
 
 
 def one_round(
