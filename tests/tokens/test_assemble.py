@@ -80,14 +80,44 @@ def test_no_grade_is_better_than_its_proof() -> None:
     same_length = REBUILT["seq_len"] == EXACT["seq_len"]
     good = REBUILT["grade"].is_in(["A", "B", "C"])
     assert same_length.filter(good).all()
+    # `R <end>` and `R </think>` are one length: thoughts that stopped without an answer.
+    nothing_said = CAPTURED["content"].fill_null("") == ""
+    ambiguous = (EXACT["n_close_ids"] == 0) & nothing_said & (CAPTURED["finish_reason"] == "stop")
+    assert ambiguous.sum() == 46
+    assert (REBUILT["grade"].filter(ambiguous & EXACT["roundtrip"]) == "E").all()
+    # The limit of a count: two thoughts were sampled one token longer than they encode, so that a
+    # closing marker which was never sampled fills the gap.
+    assert REBUILT["grade"].filter(ambiguous & ~EXACT["roundtrip"]).to_list().count("B") == 2
     ambiguous = REBUILT["grade_reason"] == "ambiguous"
-    assert (REBUILT["grade"].filter(ambiguous) == "E").all()
     assert equal.sum() == EXACT["roundtrip"].sum()
     survive = EXACT["roundtrip"].to_list().count(True)
     proven = (equal & good).to_list().count(True)
     assert proven >= survive - ambiguous.to_list().count(True)
     assert (REBUILT["grade"] == "A").sum() == 0
     assert (REBUILT["prompt_source"] == "template").all()
+
+
+UNNAMED = {"server": pl.lit(None, pl.String), "server_version": pl.lit(None, pl.String)}
+ENDLESS = {"finish_reason": pl.lit(None, pl.String)}
+STOP_LESS = {
+    "completion_tokens": pl.col("completion_tokens")
+    - (pl.col("finish_reason") == "stop").cast(pl.Int64)
+}
+
+
+@pytest.mark.parametrize("changes", [{}, STOP_LESS, ENDLESS, STOP_LESS | ENDLESS])
+@pytest.mark.parametrize("profile", ["smollm2-think", "generic"])
+def test_a_server_without_a_name_proves_no_reading_of_its_count(
+    profile: str, changes: dict[str, pl.Expr]
+) -> None:
+    made = Assembler(load(profile), SMOL).assemble(TEXT_ONLY.with_columns(**UNNAMED, **changes))
+    good = made["grade"].is_in(["B", "C"])
+    assert (made["seq_len"] == EXACT["seq_len"]).filter(good).all()
+    cut = CAPTURED["finish_reason"] == "length"
+    if "finish_reason" in changes:
+        assert good.sum() == 0 or profile == "generic"
+    else:  # only a turn that was cut holds no stop token: there both readings are one
+        assert good.any() and cut.filter(good).all()
 
 
 def test_mask_and_spans_tile_the_sequence() -> None:
@@ -164,7 +194,25 @@ def test_want_ids_false_leaves_only_the_lists_out() -> None:
             "D",
             "stop-token-not-counted",
         ),
-        ({"completion_tokens": n("R") + n("\nC") + 2, "server": None}, "B", "count-equal"),
+        (
+            {"completion_tokens": n("R") + n("\nC") + 2, "server": None},
+            "D",
+            "stop-token-reading-unproven",
+        ),
+        (
+            {
+                "completion_tokens": n("R") + n("\nC") + 1,
+                "server": None,
+                "finish_reason": "length",
+            },
+            "B",
+            "count-equal",
+        ),
+        (
+            {"completion_tokens": n("R") + n("\nC") + 1, "server": None, "finish_reason": None},
+            "E",
+            "ambiguous",
+        ),
         ({"content": "", "completion_tokens": n("R") + 1}, "E", "ambiguous"),
         (
             {"content": "", "completion_tokens": n("R"), "finish_reason": "length"},
