@@ -402,6 +402,11 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     del choice(row)["token_ids"][rng.randrange(3, 10)]
 
 
+@edits("one prompt id lost", "D13", "TOK018", base=Base.IDS)
+def _(row: Row, rng: random.Random, other: Row) -> None:
+    del row["response"]["prompt_token_ids"][rng.randrange(1, 8)]
+
+
 @edits("ids of another answer", "D13", "TOK004", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["token_ids"] = choice(other)["token_ids"]

@@ -194,15 +194,24 @@ def assembler(
 
 
 def template_text(chat_template: str | Path | None) -> str | None:
-    """The chat template that replaces the tokenizer's own. Raises InputError."""
+    """The chat template that replaces the tokenizer's own. Raises InputError, also when it does
+    not compile: no prompt of the run could be built.
+    """
     from eagle3_data.records.sources import InputError
+    from eagle3_data.tokens.render import TemplateFault, compile_template
 
     if chat_template is None:
         return None
     try:
-        return Path(chat_template).read_text(encoding="utf-8")
+        text = Path(chat_template).read_text(encoding="utf-8")
+        compile_template(text)
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError(f"{chat_template}: the chat template can not be read ({fault})") from fault
+    except TemplateFault as fault:
+        raise InputError(
+            f"{chat_template}: the chat template does not compile ({fault}): give the server's own"
+        ) from fault
+    return text
 
 
 def marker_pairs(chosen: Profile) -> list[tuple[str, str]]:

@@ -49,6 +49,7 @@ _LIGHT_NAMES = [
     "grade",
     "grade_reason",
     "prompt_source",
+    "prompt_reason",
     "count_delta",
     "assembled_tokens",
     "prompt_tokens",

@@ -25,6 +25,7 @@ CAUSES: Final[tuple[Callable[[Case], Found | None], ...]] = (
     capture.no_parser,
     capture.closing_marker_only,
     capture.markers_skipped,
+    stream.no_prompt,
     stream.constant_offset,
     stream.wrong_tokenizer,
     run.token_budget,

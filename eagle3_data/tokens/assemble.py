@@ -23,6 +23,7 @@ from eagle3_data.tokens.frame import Sample, Samples
 from eagle3_data.tokens.grammar import grammar
 from eagle3_data.tokens.markers import resolve
 from eagle3_data.tokens.prompt import PromptBuilder
+from eagle3_data.tokens.render import TemplateFault
 from eagle3_data.tokens.samples import Grade
 from eagle3_data.tokens.servers import counts_stop_token
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int32]
 ERROR_BODY, REDACTED = int(Note.ERROR_BODY), int(Note.REASONING_REDACTED)
-FACTS = ("status", "notes", "server", "completion_tokens", "thinking_asked", "reasoning")
+FACTS = (
+    "status", "notes", "server", "completion_tokens", "prompt_tokens", "thinking_asked",
+    "reasoning",
+)  # fmt: skip
 
 
 class Assembler:
@@ -40,7 +44,7 @@ class Assembler:
 
     `chat_template`: overrides the tokenizer's own. `want_ids=False` leaves `input_ids`, `loss_mask`
     and `spans` null and fills everything else. Raises MarkerMismatch when the profile and the
-    tokenizer do not belong together.
+    tokenizer do not belong together, TemplateFault when the chat template does not compile.
     """
 
     def __init__(
@@ -55,7 +59,14 @@ class Assembler:
         self._markers = resolve(profile, tokenizer)
         self._grammar = grammar(profile, self._markers)
         template = chat_template if chat_template is not None else tokenizer.chat_template
-        self._prompts = PromptBuilder(profile, tokenizer, self._markers, template)
+        try:
+            self._prompts = PromptBuilder(profile, tokenizer, self._markers, template)
+        except TemplateFault as fault:
+            place = "" if chat_template is not None else f"{tokenizer.path}: "
+            raise TemplateFault(
+                f"{place}the chat template does not compile ({fault}): "
+                "give the server's own with --chat-template FILE"
+            ) from fault
         self._samples = Samples(self._grammar, tokenizer, want_ids=want_ids)
 
     def assemble(self, records: pl.DataFrame) -> pl.DataFrame:
@@ -67,10 +78,11 @@ class Assembler:
         counted = [counts_stop_token(self._profile, row[2]) for row in facts]
         pool = Pool(self._tokenizer)
         decisions = decide(found, counts, counted, self._grammar, pool)
-        thinking = [thinks(self._profile, row[4], bool(row[5])) for row in facts]
-        prompts = self._prompts.build(records, thinking, rows_of(records.get_column("prompt_ids")))
+        thinking = [thinks(self._profile, row[5], bool(row[6])) for row in facts]
+        asked = rows_of(records.get_column("prompt_ids"))
+        prompts = self._prompts.build(records, thinking, asked)
         rows: list[Sample | None] = []
-        for i, (status, notes, _, count, _, _) in enumerate(facts):
+        for i, (status, notes, _, count, prompt_count, *_) in enumerate(facts):
             answer, decision, own = found[i], decisions[i], captured[i]
             stream = None if decision is None else decision.stream
             usable = status == Status.RECORD and not notes & ERROR_BODY
@@ -86,6 +98,10 @@ class Assembler:
                 if notes & REDACTED:
                     grade, reason = Grade.E, "reasoning-redacted"
                 inside = inside and not self._bare(answer, decision)
+            prompt_ids = asked[i]
+            other_prompt = prompt_ids is not None and prompt_count not in (None, len(prompt_ids))
+            if other_prompt and grade is not Grade.E:
+                grade, reason = Grade.E, "prompt-ids-contradict-count"
             tokens = None if decision is None or stream is None else decision.tokens
             rows.append(
                 Sample(prompts[i], stream, tokens, count, own, inside, answer, grade, reason)

@@ -4,7 +4,8 @@ profile, else none.
 What enters: the request columns of a record frame. What leaves: `Prompts`, one entry a row.
 It promises that a control marker quoted in a request text never becomes a control id silently (it
 is told in `quotes`, and only the server's own prompt count can decide for the server's reading),
-and that a template which fails costs one record its prompt and a reason, never the run.
+and that a template which fails on a request costs one record its prompt and a reason, never the
+run. A template that does not compile is refused before the first record.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eagle3_data.tokens.markers import Markers
 from eagle3_data.tokens.ragged import Ragged
 from eagle3_data.tokens.render import TemplateFault, clock, compile_template, render
 from eagle3_data.tokens.request import Quotes, Request, RequestFault, request
-from eagle3_data.tokens.samples import PromptSource
+from eagle3_data.tokens.samples import NO_REQUEST, PromptSource
 
 if TYPE_CHECKING:
     from eagle3_data.profiles.profile import Profile
@@ -67,7 +68,7 @@ class _Job:
 
 class PromptBuilder:
     """Builds the prompts of one profile, one tokenizer, one chat template (None: the profile's
-    own layout).
+    own layout). Raises TemplateFault when the template does not compile.
     """
 
     def __init__(
@@ -75,14 +76,8 @@ class PromptBuilder:
     ) -> None:
         self._layout = profile.prompt
         self._tokenizer = tokenizer
-        self._fault: str | None = None
-        self._template = None
         self._source = chat_template or ""
-        if chat_template is not None:
-            try:
-                self._template = compile_template(chat_template)
-            except TemplateFault as fault:
-                self._fault = f"template: {fault}"
+        self._template = None if chat_template is None else compile_template(chat_template)
         self._clock = "strftime_now" in self._source
         self._reads_parts = " is string" in self._source or " is not string" in self._source
         named = (text for text in tokenizer.template_globals.values() if text)
@@ -110,7 +105,7 @@ class PromptBuilder:
             *texts, created, expected, notes = row
             prompt = prompts[i]
             if texts[0] is None and texts[1] is None:
-                prompt.reason = "the record holds no request"
+                prompt.reason = NO_REQUEST
                 continue
             key = (*texts, thinking[i], created if self._clock else None)
             job = jobs.get(key)
@@ -165,8 +160,6 @@ class PromptBuilder:
     def _written(
         self, asked: Request, created: int | None, thinking: bool
     ) -> tuple[str, PromptSource]:
-        if self._fault is not None:
-            raise TemplateFault(self._fault)
         if self._template is None:
             return self._laid_out(asked, thinking), PromptSource.LAYOUT
         variables: dict[str, object] = {

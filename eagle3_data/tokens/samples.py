@@ -48,6 +48,9 @@ class PromptSource(StrEnum):
     NONE = "none"
 
 
+NO_REQUEST = "the record holds no request"
+"""The `prompt_reason` of a record that no prompt can be asked of."""
+
 GRADE = pl.Enum([g.value for g in Grade])
 SPAN_KIND = pl.Enum([k.value for k in SpanKind])
 PROMPT_SOURCE = pl.Enum([s.value for s in PromptSource])
@@ -55,7 +58,7 @@ PROMPT_SOURCE = pl.Enum([s.value for s in PromptSource])
 SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     "grade": GRADE,
     # one of a fixed set: captured, count-equal, whitespace-repair, no-count, count-differs,
-    # ambiguous, captured-contradicts-count, …
+    # ambiguous, captured-contradicts-count, prompt-ids-contradict-count, …
     "grade_reason": pl.String(),
     "prompt_source": PROMPT_SOURCE,
     "prompt_reason": pl.String(),  # why there is no rendered prompt; null when there is one

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import orjson
+import pytest
 from hand_made import MISSING, PROFILE, records, report
 
 from eagle3_data import check
@@ -263,3 +264,25 @@ def test_the_origin_on_a_real_capture(tmp_path: Path) -> None:
 def test_the_real_capture_as_it_is_has_no_capture_fault() -> None:
     names = {diagnosis.name for diagnosis in check(CAPTURE).diagnoses}
     assert names <= {"token-budget"}
+
+
+CLEAN = Path(__file__).parents[2] / "fixtures" / "captures" / "clean_smollm2-think.jsonl"
+TOKENIZER = Path(__file__).parents[2] / "fixtures" / "tokenizers" / "smollm2-think"
+
+
+def test_a_template_that_fails_everywhere_is_one_diagnosis(tmp_path: Path) -> None:
+    template = tmp_path / "bad.jinja"
+    template.write_text("{{ raise_exception('roles must alternate') }}")
+    rows = [orjson.loads(line) for line in CLEAN.read_bytes().splitlines()]
+    for row in rows:
+        del row["response"]["prompt_token_ids"], row["response"]["choices"][0]["token_ids"]
+    data = tmp_path / "raw_responses.jsonl"
+    data.write_bytes(b"\n".join(map(orjson.dumps, rows)) + b"\n")
+    report = check([data], tokenizer=TOKENIZER, chat_template=template, workers=1)
+    assert report.findings.filter(code="TOK017").height == len(rows)
+    assert report.ledger.kept == 0
+    (told,) = [d for d in report.diagnoses if d.name == "prompt-not-built"]
+    assert told.records == len(rows) and "roles must alternate" in told.evidence[0]
+    template.write_text("{% if %}")
+    with pytest.raises(ValueError, match=r"bad\.jinja: the chat template does not compile"):
+        check([data], tokenizer=TOKENIZER, chat_template=template, workers=1)

@@ -86,6 +86,9 @@ def test_sound_and_unassembled_rows_fire_nothing(changes: dict[str, Any]) -> Non
         ("TOK015", {"starts_open": True}),
         ("TOK016", NO_IDS | {"grade": "E", "grade_reason": "tools-unknown"}),
         ("TOK016", NO_IDS | {"grade": "E", "grade_reason": None}),
+        ("TOK017", NO_IDS | {"prompt_source": "none", "prompt_reason": "template: no"}),
+        ("TOK018", {"prompt_tokens": 5}),
+        ("TOK018", UNASSEMBLED | {"prompt_tokens": 3}),
         ("CHT010", {"prompt_quotes_marker": True}),
     ],
 )
@@ -96,7 +99,7 @@ def test_each_fault_is_told_once(code: str, changes: dict[str, Any]) -> None:
 def test_a_longer_prompt_without_a_system_message_is_a_hidden_one() -> None:
     assert fired(NO_IDS | {"prompt_tokens": 20}) == {"TOK007", "CHT009"}
     assert fired(NO_IDS | {"prompt_tokens": 20, "roles": "su"}) == {"TOK007"}
-    assert fired({"prompt_tokens": 20}) == set()
+    assert fired({"prompt_tokens": 20}) == {"TOK018"}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,8 @@ def test_a_longer_prompt_without_a_system_message_is_a_hidden_one() -> None:
         {"max_id": 10, "profile_vocab_size": None},
         NO_IDS | {"prompt_source": "layout", "prompt_tokens": 3},
         NO_IDS | {"ends_eot": False},
+        NO_IDS | {"prompt_source": "none", "prompt_reason": "the record holds no request"},
+        {"prompt_tokens": None},
         {"finish_reason": None, "ends_eot": False},
     ],
 )

@@ -17,6 +17,7 @@ from eagle3_data.records.shapes import table_from
 from eagle3_data.records.sources import expand
 from eagle3_data.records.table import RECORD_SCHEMA, Note, Status
 from eagle3_data.tokens.assemble import Assembler
+from eagle3_data.tokens.render import TemplateFault
 from eagle3_data.tokens.samples import SAMPLE_COLUMNS
 from eagle3_data.tokens.tokenizer import open_tokenizer
 
@@ -257,6 +258,27 @@ def test_captured_ids_that_contradict_their_count_or_text() -> None:
     assert (other["grade"], other["text_matches_ids"]) == ("A", False)
     stripped = one(**{**texts, "content": "C"}, completion_tokens=len(ids))
     assert stripped["text_matches_ids"] is True
+
+
+def test_captured_prompt_ids_that_contradict_their_count() -> None:
+    """One prompt id lost from every row: none of them is a sample of what the model saw."""
+    lost = CAPTURED.with_columns(prompt_ids=pl.col("prompt_ids").list.slice(1))
+    made = ASSEMBLER.assemble(lost)
+    assert (made["grade"] == "E").all()
+    assert made["grade_reason"].unique().to_list() == ["prompt-ids-contradict-count"]
+    untold = ASSEMBLER.assemble(lost.with_columns(prompt_tokens=pl.lit(None, pl.Int64)))
+    assert (untold["grade"] == "A").all() and not untold["prompt_ids_match"].any()
+
+
+def test_a_template_that_does_not_compile_is_refused_before_the_work() -> None:
+    with pytest.raises(TemplateFault, match=r"does not compile .*--chat-template"):
+        Assembler(PROFILE, SMOL, chat_template="{% if %}")
+
+
+def test_a_template_that_refuses_every_request_is_told() -> None:
+    made = Assembler(PROFILE, SMOL, chat_template="{{ raise_exception('no') }}").assemble(TEXT_ONLY)
+    assert (made["prompt_source"] == "none").all()
+    assert made["prompt_reason"].unique().to_list() == ["template: no"]
 
 
 def test_a_marker_that_stands_in_captured_ids_as_text() -> None:

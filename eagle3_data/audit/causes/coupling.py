@@ -20,6 +20,7 @@ THOUGHT_COUNTED: Final[Names] = (
 THOUGHT_FOLLOWS: Final[Names] = ("thought-missing-in-some",)
 KEY_RENAMED: Final[Names] = ("reasoning-key-changes",)
 PROMPT_DIFFERS: Final[Names] = ("prompt-ids-differ", "prompt-count-differs")
+PROMPT_NOT_BUILT: Final[Names] = ("prompt-not-built",)
 CUT: Final[Names] = ("cut-in-thought", "cut-in-thought-unproven", "many-cut", "cut-by-length")
 WRITTEN_AGAIN: Final[Names] = ("duplicate-record",)
 MIXED_MODELS: Final[Names] = ("mixed-models",)

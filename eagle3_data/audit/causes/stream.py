@@ -7,13 +7,32 @@ from __future__ import annotations
 import polars as pl
 
 from eagle3_data.audit.causes.case import ENOUGH, NEARLY_ALL, Case, Found, several
-from eagle3_data.audit.causes.coupling import PROMPT_DIFFERS
+from eagle3_data.audit.causes.coupling import PROMPT_DIFFERS, PROMPT_NOT_BUILT
 from eagle3_data.tokens.samples import Grade
 
 SMALL = 8
 """A constant difference of more tokens is no matter of markers."""
 MOSTLY_WRONG = 0.8
 VARIED = 0.5
+
+
+def no_prompt(case: Case) -> Found | None:
+    """Nearly no prompt could be built: the template at hand is not for these requests, or there is
+    none.
+    """
+    rows = case.everything.filter(case.fired(PROMPT_NOT_BUILT))
+    if not case.many(rows) or rows.height < NEARLY_ALL * case.total:
+        return None
+    return case.found(
+        "prompt-not-built",
+        "the prompts could not be built: the chat template fails, or there is none",
+        [f"{rows.height:,} of {case.total:,} records; reasons: {several(rows['prompt_reason'])}"],
+        "Give the template that the server ran with: --chat-template FILE, or capture prompt ids"
+        " (`return_token_ids: true`).",
+        rows,
+        rules=PROMPT_NOT_BUILT,
+        claims=False,  # what is wrong with the answers is still to be told
+    )
 
 
 def constant_offset(case: Case) -> Found | None:

@@ -7,7 +7,7 @@ import polars as pl
 
 from eagle3_data.audit.loops import FINISHED
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
-from eagle3_data.tokens.samples import Grade, PromptSource
+from eagle3_data.tokens.samples import NO_REQUEST, Grade, PromptSource
 
 
 def _counts(r: Columns) -> pl.Expr:
@@ -20,6 +20,7 @@ def _counts(r: Columns) -> pl.Expr:
 
 
 _CONTRADICTED, _AMBIGUOUS, _CAPTURED = "count-differs", "ambiguous", "captured-contradicts-count"
+_PROMPT_IDS = "prompt-ids-contradict-count"
 
 
 @rule(
@@ -304,5 +305,43 @@ def stream_not_buildable(r: Columns) -> pl.Expr:
     Why it matters: the family writes no such answer, the thought is redacted, or tools are unknown.
     What to do: check the profile; capture with token ids.
     """
-    told = r.grade_reason.is_in([_CONTRADICTED, _AMBIGUOUS, _CAPTURED]).fill_null(False)
+    told = r.grade_reason.is_in([_CONTRADICTED, _AMBIGUOUS, _CAPTURED, _PROMPT_IDS]).fill_null(
+        False
+    )
     return (r.grade == Grade.E.value) & ~told
+
+
+@rule(
+    "TOK017",
+    "prompt-not-built",
+    severity=Severity.ERROR,
+    at="/messages",
+    needs_tokens=True,
+    detail=lambda r: r.prompt_reason.fill_null("no reason given"),
+)
+def prompt_not_built(r: Columns) -> pl.Expr:
+    """The prompt could not be built: the template fails on this request, or there is none.
+
+    Why it matters: the answer would be trained on without the context that it answers.
+    What to do: pass the server's own template with --chat-template, or capture prompt ids.
+    Not flagged: a record without a request (REC015).
+    """
+    return (r.prompt_source == PromptSource.NONE.value) & (r.prompt_reason != NO_REQUEST)
+
+
+@rule(
+    "TOK018",
+    "prompt-ids-contradict-count",
+    severity=Severity.ERROR,
+    at="/response/usage/prompt_tokens",
+    detail=lambda r: pl.format(
+        "{} captured prompt ids, usage counts {}", r.prompt_ids.list.len(), r.prompt_tokens
+    ),
+)
+def prompt_ids_contradict_count(r: Columns) -> pl.Expr:
+    """The captured prompt ids are not as many as usage counts.
+
+    Why it matters: the model never saw this prompt, so no grade can stand on it (grade E).
+    What to do: capture again; a stream names the prompt ids in its first chunk only.
+    """
+    return (r.prompt_ids.list.len() > 0) & (r.prompt_ids.list.len() != r.prompt_tokens)
