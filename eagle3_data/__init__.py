@@ -12,19 +12,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report as Report
     from eagle3_data.audit.thresholds import Thresholds as Thresholds
+    from eagle3_data.conversion import convert as convert
     from eagle3_data.pipeline import check as check
     from eagle3_data.profiles.profile import Profile as Profile
+    from eagle3_data.shards.reader import open_shards as open_shards
+    from eagle3_data.shards.verify import verify as verify
 
 __version__ = "0.1.0"
 
 _ROOMS = {
     "check": "eagle3_data.pipeline",
+    "convert": "eagle3_data.conversion",
+    "open_shards": "eagle3_data.shards.reader",
+    "verify": "eagle3_data.shards.verify",
     "Profile": "eagle3_data.profiles.profile",
     "Report": "eagle3_data.audit.report",
     "Thresholds": "eagle3_data.audit.thresholds",
 }
 
-__all__ = ["Profile", "Report", "Thresholds", "__version__", "check"]
+__all__ = [
+    "Profile",
+    "Report",
+    "Thresholds",
+    "__version__",
+    "check",
+    "convert",
+    "open_shards",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

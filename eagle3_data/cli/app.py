@@ -15,9 +15,12 @@ from typer.core import TyperGroup
 from eagle3_data import __version__
 from eagle3_data.cli import console
 from eagle3_data.cli.check import check
+from eagle3_data.cli.convert import convert
 from eagle3_data.cli.faults import VERBOSE, Exit, tell
 from eagle3_data.cli.profiles import profile_check, profile_show, profiles
 from eagle3_data.cli.rules import rule, rules
+from eagle3_data.cli.shards_io import export, import_
+from eagle3_data.cli.verify import verify
 
 
 class Guarded(TyperGroup):
@@ -38,7 +41,7 @@ class Guarded(TyperGroup):
 app = typer.Typer(
     name="eagle3-data",
     cls=Guarded,
-    help="Audit captured LLM responses before they train an EAGLE-3 drafter.",
+    help="Audit captured LLM responses, and build the data sets that train EAGLE-3 drafters.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -46,9 +49,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(check)
+app.command()(convert)
+app.command()(verify)
 app.command()(rule)
 app.command()(rules)
 app.command()(profiles)
+app.command()(export)
+app.command("import")(import_)
 
 profile = typer.Typer(
     help="Look at one profile, or prove it against a tokenizer.", no_args_is_help=True

@@ -110,6 +110,12 @@ Output = Annotated[
         help="Write a report too (repeatable); - is stdout.",
     ),
 ]
+Reports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output", metavar="FORMAT=PATH", help="Write a report too (repeatable); - is stdout."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs of an earlier run.")]
 Format = Annotated[
     str | None,

@@ -27,6 +27,8 @@ FAMILIES = {
     "CHT": "roles, tools, templates",
     "TOK": "token stream, mask, grade",
     "SET": "the corpus as a whole",
+    "CNV": "from record to sample, told by convert",
+    "SHD": "shards, told by verify",
 }
 
 
@@ -48,10 +50,7 @@ def rule(
 
     Example: eagle3-data rule CAP001
     """
-    from eagle3_data.audit.rules import all_rules, named
-
-    codes = named([code])
-    found = [one for one in all_rules() if one.code in codes]
+    found = _called(code)
     if json:
         described = [_described(one) for one in found]
         console.data(described[0] if len(described) == 1 else described)
@@ -67,9 +66,7 @@ def rules(
 
     Example: eagle3-data rules --format markdown > rules.md
     """
-    from eagle3_data.audit.rules import all_rules
-
-    known = all_rules()
+    known = every_rule()
     if json or format is RulesFormat.JSON:
         console.data([_described(one) for one in known])
     elif format is RulesFormat.MARKDOWN:
@@ -78,6 +75,31 @@ def rules(
         width = max(len(one.name) for one in known)
         lines = [f"{r.code}  {r.severity.value:6}  {r.name:{width}}  {r.summary}" for r in known]
         console.result("\n".join(lines))
+
+
+def every_rule() -> tuple[Rule, ...]:
+    """The rules of `check`, then those of `convert` and of `verify`, each family by code."""
+    from eagle3_data.audit.rules import all_rules
+    from eagle3_data.shards.admission import CONVERT_RULES
+    from eagle3_data.shards.rules import SHARD_RULES
+
+    return (*all_rules(), *CONVERT_RULES.values(), *SHARD_RULES.values())
+
+
+def _called(word: str) -> list[Rule]:
+    """Rules by code, prefix or name. Raises RuleError."""
+    from eagle3_data.audit.rules import named
+
+    later = [
+        one
+        for one in every_rule()
+        if one.family in ("CNV", "SHD")
+        and (one.code.startswith(word.upper()) or one.name == word.lower())
+    ]
+    if later and word.strip():
+        return later
+    codes = named([word])
+    return [one for one in every_rule() if one.code in codes]
 
 
 def markdown(known: Sequence[Rule]) -> str:
@@ -101,13 +123,19 @@ def markdown(known: Sequence[Rule]) -> str:
 def _facts(one: Rule) -> str:
     facts = [
         one.severity.value,
-        f"over the whole {one.scope.value}" if one.scope != "record" else "one record",
+        _reach(one),
     ]
     if one.at:
         facts.append(f"at {one.at}")
-    if one.needs_tokens:
+    if one.needs_tokens and one.family != "CNV":  # convert never runs without
         facts.append("needs --tokenizer")
     return ", ".join(facts)
+
+
+def _reach(one: Rule) -> str:
+    if one.family == "SHD":
+        return "files and samples"
+    return f"over the whole {one.scope.value}" if one.scope != "record" else "one record"
 
 
 def _page(one: Rule) -> str:

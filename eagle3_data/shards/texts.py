@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from eagle3_data.shards.importing import REASON
 from eagle3_data.tokens.samples import SpanKind
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
     from eagle3_data.tokens.tokenizer import Tokenizer
 
-NAMES = ("input_ids", "spans", "reasoning", "content", "tool_calls", "truncated")
+NAMES = ("input_ids", "spans", "reasoning", "content", "tool_calls", "truncated", "grade_reason")
 
 
 def text_differs(table: pa.Table, tokenizer: Tokenizer) -> dict[int, str]:
     """Row of `table` → what differs. Rows whose ids or spans are out of range are left to their own
-    rules.
+    rules; imported rows have no text to compare with.
     """
     rows = table.select(NAMES).to_pylist()
     pieces: list[list[int]] = []
@@ -50,7 +51,7 @@ def text_differs(table: pa.Table, tokenizer: Tokenizer) -> dict[int, str]:
     for i, row in enumerate(rows):
         ours = _bare("".join(written[i]), markers[i])
         theirs = _bare((row["reasoning"] or "") + (row["content"] or ""), markers[i])
-        if not _fits(ours, theirs, row):
+        if row["grade_reason"] != REASON and not _fits(ours, theirs, row):
             out[i] = _difference(ours, theirs)
     return out
 

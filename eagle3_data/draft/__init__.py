@@ -1,0 +1,1 @@
+"""Draft: what needs torch. The only room that may import it."""

@@ -1,0 +1,245 @@
+"""Export: shards become the files that a trainer or a fine-tuning service reads.
+
+What enters: opened `Shards` and a target. What leaves: a folder with the target's files, and last a
+note that says what the format can not hold. It promises exact ids and mask where the format has a
+place for them, that every sample is written or counted as left out with its reason, and that files
+appear whole, beside nothing foreign, and over existing ones only when asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from eagle3_data.shards import dialogue
+from eagle3_data.shards.arrow_folder import ArrowFolder
+from eagle3_data.shards.exported import Exported, note
+from eagle3_data.shards.reader import Shards, open_shards
+from eagle3_data.shards.schema import ShardError
+from eagle3_data.shards.targets import (
+    CONVERSATIONS,
+    FORMATS,
+    MESSAGES,
+    NOTE,
+    TOKEN_FREQ,
+    TOKENISED,
+    Target,
+)
+from eagle3_data.writing import Draft, OutputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 256
+"""Samples in memory at a time."""
+
+Frequencies = Callable[[Mapping[int, int]], bytes]
+"""Token id → times it is supervised, as the bytes of a `token_freq.pt`; see `draft.token_freq`."""
+
+
+def export(
+    shards: Shards | str | Path,
+    target: Target | str,
+    directory: str | Path,
+    *,
+    overwrite: bool = False,
+    token_freq: Frequencies | None = None,
+) -> Exported:
+    """Write the samples of `shards` (narrow them with `where`) into `directory` for `target`.
+
+    `token_freq` adds a `token_freq.pt` to an export for speculators. Raises ShardError (no shards,
+    an unknown target, a foreign file in the folder) and OutputError (a file is in the way, the
+    folder can not be written), OSError when the disk is full. After an error no note is there.
+    """
+    shards = shards if isinstance(shards, Shards) else open_shards(shards)
+    try:
+        target = Target(target)
+    except ValueError:
+        known = ", ".join(Target)
+        raise ShardError(f"there is no target {str(target)!r}: use one of {known}") from None
+    if token_freq is not None and target is not Target.SPECULATORS:
+        raise ShardError(f"{TOKEN_FREQ} is for speculators only: leave it out")
+    folder = Path(directory)
+    names = (*FORMATS[target].files, *((TOKEN_FREQ,) if token_freq else ()))
+    made = _prepare(folder, shards.directory, target, overwrite=overwrite)
+    drafts: dict[str, Draft] = {}
+    done = False
+    try:
+        for name in (*names, NOTE):
+            drafts[name] = Draft(folder / name, overwrite)
+        tally = _Tally()
+        _write(shards, target, drafts, tally, counting=token_freq is not None)
+        if token_freq is not None:
+            drafts[TOKEN_FREQ].write(token_freq(tally.frequencies()))
+        exported = Exported(
+            target=target,
+            directory=folder,
+            samples=tally.samples,
+            tokens=tally.tokens,
+            supervised_tokens=tally.supervised,
+            grades=dict(sorted(tally.grades.items())),
+            written=dict(tally.written),
+            left_out={name: dict(found) for name, found in tally.left_out.items() if found},
+        )
+        drafts[NOTE].write(note(exported, shards).encode())
+        for draft in drafts.values():
+            draft.close()
+        for name in (NOTE, TOKEN_FREQ):  # an old note must not vouch for new files, nor old counts
+            (folder / name).unlink(missing_ok=True)
+        for draft in drafts.values():
+            draft.land()
+        done = True
+        return exported
+    finally:
+        for draft in drafts.values():
+            draft.drop()
+        if made and not done:
+            folder.rmdir()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts of a run, exact."""
+
+    samples: int = 0
+    tokens: int = 0
+    supervised: int = 0
+    grades: Counter[str] = field(default_factory=Counter)
+    written: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, Counter[str]] = field(default_factory=dict)
+    _frequencies: Any = None
+
+    def add(self, table: pa.Table, *, counting: bool) -> None:
+        """Count a table of samples."""
+        import pyarrow.compute as pc
+
+        self.samples += table.num_rows
+        self.tokens += pc.sum(table["seq_len"]).as_py() or 0
+        self.supervised += pc.sum(table["supervised_tokens"]).as_py() or 0
+        self.grades.update(table["grade"].to_pylist())
+        if counting:
+            ids, mask = (pc.list_flatten(table[n]).to_numpy() for n in ("input_ids", "loss_mask"))
+            counts = np.bincount(ids[mask != 0])
+            if self._frequencies is not None:
+                longest = max(len(counts), len(self._frequencies))
+                counts, before = (
+                    np.pad(part, (0, longest - len(part))) for part in (counts, self._frequencies)
+                )
+                counts += before
+            self._frequencies = counts
+
+    def frequencies(self) -> dict[int, int]:
+        """Token id → times it is supervised, without zeros, in the order of ids."""
+        counts = self._frequencies if self._frequencies is not None else np.zeros(0, np.int64)
+        return {int(token): int(counts[token]) for token in np.flatnonzero(counts)}
+
+
+def _prepare(folder: Path, source: Path, target: Target, *, overwrite: bool) -> bool:
+    """Make the folder, or refuse it; whether it was made."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        return True
+    if not folder.is_dir():
+        raise OutputError(f"{folder} is a file: name a folder for the export")
+    if folder.samefile(source):
+        raise OutputError(f"{folder} holds the shards themselves: name another folder")
+    ours = (*FORMATS[target].files, NOTE, *((TOKEN_FREQ,) if target is Target.SPECULATORS else ()))
+    present = sorted(entry.name for entry in folder.iterdir())
+    foreign = [name for name in present if name not in ours]
+    if foreign:
+        raise OutputError(
+            f"{folder} holds other files ({', '.join(foreign[:3])}): choose an empty folder"
+        )
+    if present and not overwrite:
+        raise OutputError(
+            f"{folder} holds an export ({', '.join(present[:3])}): choose another folder,"
+            " or pass --overwrite"
+        )
+    return False
+
+
+def _write(
+    shards: Shards, target: Target, drafts: Mapping[str, Draft], tally: _Tally, *, counting: bool
+) -> None:
+    ends = frozenset(shards.facts.end_of_turn)
+    needed = {"grade", "seq_len", "supervised_tokens", "input_ids", "loss_mask"}
+    if target is not Target.SPECULATORS:
+        needed |= set(dialogue.COLUMNS)
+    if target is Target.SPECULATORS:
+        with ArrowFolder(drafts) as out:
+            for table in _tables(shards, needed):
+                tally.add(table, counting=counting)
+                tally.written[FORMATS[target].files[0]] += out.add(table)
+        return
+    name = CONVERSATIONS if target is Target.SPECFORGE else MESSAGES
+    left_out = tally.left_out.setdefault(name, Counter())
+    for each in (TOKENISED, name) if target is Target.SPECFORGE else (name,):
+        tally.written[each] = 0
+    for table in _tables(shards, needed):
+        tally.add(table, counting=False)
+        if target is Target.SPECFORGE:
+            tally.written[TOKENISED] += _write_ids(table, drafts[TOKENISED])
+        for row in table.select(dialogue.COLUMNS).to_pylist():
+            try:
+                line = _LINES[target](row, ends)
+            except dialogue.Untellable as untellable:
+                left_out[untellable.gap.value] += 1
+                continue
+            drafts[name].write(orjson.dumps(line) + b"\n")
+            tally.written[name] += 1
+
+
+def _tables(shards: Shards, columns: set[str]) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    for batch in shards.dataset().to_batches(
+        columns=sorted(columns), batch_size=ROWS, batch_readahead=2, fragment_readahead=1
+    ):
+        if batch.num_rows:
+            yield pa.table(batch).combine_chunks()
+
+
+def _write_ids(table: pa.Table, draft: Draft) -> int:
+    """SpecForge's rows of ids: exactly its two keys, equal lengths, ints, mask 0 or 1."""
+    for ids, mask in zip(table["input_ids"], table["loss_mask"], strict=True):
+        row = {"input_ids": ids.values.to_numpy(), "loss_mask": mask.values.to_numpy()}
+        draft.write(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    return int(table.num_rows)
+
+
+def _conversation(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
+    told = dialogue.dialogue(row, dialogue.Spelling(), ends)
+    tools = dialogue.tools(row)
+    return {
+        "id": row["sample_id"], "conversations": told, **({"tools": tools} if tools else {})
+    }  # fmt: skip
+
+
+def _messages(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
+    told = dialogue.dialogue(row, dialogue.Spelling(), ends)
+    tools, kwargs = dialogue.tools(row), dialogue.kwargs(row)
+    return {
+        "id": row["sample_id"],
+        "messages": told,
+        **({"tools": tools} if tools else {}),
+        **({"chat_template_kwargs": kwargs} if kwargs else {}),
+    }
+
+
+def _openai(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
+    spelling = dialogue.Spelling(thoughts=False, weights=True, call_ids=True)
+    told, tools = dialogue.dialogue(row, spelling, ends), dialogue.tools(row)
+    return {"messages": told, **({"tools": tools} if tools else {})}
+
+
+_LINES: Mapping[Target, Callable[[dict[str, Any], frozenset[int]], dict[str, Any]]] = {
+    Target.SPECFORGE: _conversation,
+    Target.MESSAGES: _messages,
+    Target.OPENAI: _openai,
+}

@@ -1,0 +1,191 @@
+"""Rows of ids as trainers keep them: `input_ids` and `loss_mask`, from the files of three formats.
+
+What enters: a JSONL file, a Parquet file or folder, or a folder of `datasets.save_to_disk`. What
+leaves: `IdRow`s in order, the ids still as they were found, or the reason why a row can not be
+read. It promises that nothing of a folder is executed or unpickled, that no file outside it is
+opened, and that no row is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from eagle3_data.shards.manifest import MANIFEST
+from eagle3_data.shards.schema import ShardError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STATE, DICT = "state.json", "dataset_dict.json"
+KEYS = ("input_ids", "loss_mask")
+ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class IdRow:
+    """One row. `line`: physical line, or row from 1; `offset`: bytes, 0 where there are no lines.
+    `fault`: why the row could not be read, None when it was.
+    """
+
+    line: int
+    offset: int
+    ids: Any = None
+    mask: Any = None
+    record_id: str | None = None
+    conversation: str | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdFile:
+    """One file of rows. `path`: how it is named to the user; `real`: what is opened."""
+
+    path: str
+    real: Path
+    kind: str
+
+    def rows(self) -> Iterator[IdRow]:
+        """The rows in order. Raises ShardError when the file is not of its kind."""
+        if self.kind == "jsonl":
+            yield from _of_lines(self)
+        else:
+            yield from _of_tables(self)
+
+
+def find(paths: list[str]) -> list[IdFile]:
+    """The files of rows behind `paths`: files, globs or folders, each once. Raises ShardError and
+    InputError.
+    """
+    from eagle3_data.records.sources import expand
+
+    found: list[IdFile] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            columnar = _in_folder(path)
+            if columnar:
+                found += columnar
+                continue
+        elif path.suffix in (".parquet", ".arrow"):
+            if not path.is_file():
+                raise ShardError(f"{path} is not a file: check the path")
+            found.append(IdFile(given, path, path.suffix[1:]))
+            continue
+        found += [IdFile(source.path, source.real, "jsonl") for source in expand([given])]
+    return found
+
+
+def _in_folder(folder: Path) -> list[IdFile]:
+    """Arrow files that a saved data set lists, or the Parquet files of a folder; [] for neither."""
+    if (folder / MANIFEST).is_file():
+        raise ShardError(f"{folder} holds {MANIFEST}: shards are not imported, they are shards")
+    if (folder / DICT).is_file():
+        raise ShardError(f"{folder} holds several splits: name the folder of one of them")
+    if (folder / STATE).is_file():
+        return [
+            IdFile(str(folder / name), folder / name, "arrow") for name in _listed(folder / STATE)
+        ]
+    parquet = sorted(folder.glob("*.parquet"))
+    return [IdFile(str(path), path, "parquet") for path in parquet]
+
+
+def _listed(state: Path) -> list[str]:
+    try:
+        body = orjson.loads(state.read_bytes())
+        names = [entry["filename"] for entry in body["_data_files"]]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        raise ShardError(f"{state} is not the state of a saved data set: save it again") from None
+    for name in names:
+        if not isinstance(name, str) or name != Path(name).name or not name:
+            raise ShardError(f"{state} names a file outside its folder ({name!r:.80}): not opened")
+        if not (state.parent / name).is_file():
+            raise ShardError(f"{state.parent / name} is missing: save the data set again")
+    return names
+
+
+def _of_lines(file: IdFile) -> Iterator[IdRow]:
+    from eagle3_data.records.lines import read_batches
+    from eagle3_data.records.sources import Source
+
+    source = Source(file.path, file.real, file.real.stat().st_size)
+    for batch in read_batches(source, 0):
+        rows = [
+            _of_line(*one) for one in zip(batch.lines, batch.numbers, batch.offsets, strict=True)
+        ]
+        for fault in batch.faults:
+            if fault.number is None:
+                raise ShardError(f"{file.path} holds no rows of ids: {fault.detail}")
+            rows.append(
+                IdRow(fault.number, fault.offset or 0, fault=fault.detail or "can not be read")
+            )
+        yield from sorted(rows, key=lambda row: row.line)
+
+
+def _of_line(line: bytes, number: int, offset: int) -> IdRow:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return IdRow(number, offset, fault="the line is not JSON")
+    if not isinstance(value, dict):
+        return IdRow(number, offset, fault="the line is no object")
+    ids, mask, record, source = (value.get(key) for key in (*KEYS, "id", "source_id"))
+    return IdRow(number, offset, ids, mask, _name(record), _name(source))
+
+
+def _of_tables(file: IdFile) -> Iterator[IdRow]:
+    import pyarrow as pa
+
+    number = 0
+    try:
+        for batch in _batches(file):
+            batch.validate(full=True)  # offsets of a foreign file may point anywhere
+            lists = [batch.column(key) for key in KEYS]
+            names = batch.column("id").to_pylist() if "id" in batch.schema.names else None
+            for i in range(batch.num_rows):
+                number += 1
+                ids, mask = (_values(column[i]) for column in lists)
+                yield IdRow(number, 0, ids, mask, _name(names[i]) if names else None)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise ShardError(f"{file.path} can not be read ({reason}): check the file") from None
+
+
+def _batches(file: IdFile) -> Iterator[pa.RecordBatch]:
+    """Batches with the columns of KEYS, and `id` where there is one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file.kind == "parquet":
+        with pq.ParquetFile(file.real) as parquet:
+            names = _needed(file, parquet.schema_arrow)
+            yield from parquet.iter_batches(ROWS, columns=names)
+        return
+    with pa.memory_map(str(file.real)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        names = _needed(file, stream.schema)
+        for batch in stream:
+            yield batch.select(names)
+
+
+def _needed(file: IdFile, schema: pa.Schema) -> list[str]:
+    missing = [key for key in KEYS if key not in schema.names]
+    if missing:
+        raise ShardError(
+            f"{file.path} has no column {missing[0]}: rows of ids have input_ids and loss_mask"
+        )
+    return [*KEYS, *(["id"] if "id" in schema.names else [])]
+
+
+def _values(scalar: Any) -> Any:
+    values = getattr(scalar, "values", None)
+    return None if values is None else values.to_numpy(zero_copy_only=False)
+
+
+def _name(value: Any) -> str | None:
+    if isinstance(value, str) and value:
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

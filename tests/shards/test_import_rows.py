@@ -1,0 +1,227 @@
+"""Import: rows of ids from elsewhere, sound, broken and hostile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import TOKENIZER, many, table, write
+from making import row as sample
+from roads import REFERENCE
+
+from eagle3_data.records.sources import InputError
+from eagle3_data.shards.export import export
+from eagle3_data.shards.id_rows import IdRow
+from eagle3_data.shards.importing import Imported, Refusal, Refused, checked, import_rows
+from eagle3_data.shards.reader import open_shards
+from eagle3_data.shards.schema import ShardError
+from eagle3_data.shards.verify import verify
+
+GOOD = {"input_ids": [5, 6, 7, 2, 8, 2], "loss_mask": [0, 0, 1, 1, 0, 1]}
+
+
+def brought(paths: list[Path], into: Path, **more) -> Imported:
+    return import_rows(paths, into, tokenizer=TOKENIZER, profile="smollm2-think", **more)
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.write_bytes(
+        b"\n".join(row if isinstance(row, bytes) else orjson.dumps(row) for row in rows) + b"\n"
+    )
+    return path
+
+
+def test_a_row_becomes_a_sample_of_grade_d_that_claims_nothing_more(tmp_path) -> None:
+    source = written(tmp_path / "rows.jsonl", GOOD | {"id": "r1#turn2", "source_id": "r1"})
+    brought([source], tmp_path / "shards")
+    (found,) = open_shards(tmp_path / "shards").lazy().collect().to_dicts()
+    known = {key: value for key, value in found.items() if value not in (None, [])}
+    digest = found["line_hash"]
+    assert known == {
+        "sample_id": found["sample_id"],
+        "split": "train",
+        "grade": "D",
+        "grade_reason": "imported",
+        **GOOD,
+        "seq_len": 6,
+        "prompt_len": 2,
+        "supervised_tokens": 3,
+        "spans": [
+            {"kind": "prompt", "start": 0, "end": 2},
+            {"kind": "content", "start": 2, "end": 4},
+            {"kind": "prompt", "start": 4, "end": 5},
+            {"kind": "content", "start": 5, "end": 6},
+        ],
+        "prompt_source": "none",
+        "truncated": False,
+        "profile": "smollm2-think",
+        "conversation_id": "r1",
+        "file": str(source),
+        "line": 1,
+        "offset": 0,
+        "line_hash": digest,
+        "choice": 0,
+        "record_id": "r1#turn2",
+    }
+    facts = open_shards(tmp_path / "shards").facts
+    assert (facts.template_hash, facts.vocab_size) == ("", 49156)
+    assert verify(tmp_path / "shards", deep=True, tokenizer=REFERENCE).codes == []
+
+
+BAD = [
+    (b"{", Refusal.UNREADABLE),
+    ([1], Refusal.UNREADABLE),
+    ({"loss_mask": [1]}, Refusal.NO_IDS),
+    ({"input_ids": [], "loss_mask": []}, Refusal.NO_IDS),
+    ({"input_ids": [1.5], "loss_mask": [1]}, Refusal.NO_IDS),
+    ({"input_ids": ["a"], "loss_mask": [1]}, Refusal.NO_IDS),
+    ({"input_ids": [[1]], "loss_mask": [1]}, Refusal.NO_IDS),
+    ({"input_ids": [[1], [1, 2]], "loss_mask": [1]}, Refusal.NO_IDS),
+    ({"input_ids": [1, None], "loss_mask": [1, 1]}, Refusal.NO_IDS),
+    (b'{"input_ids": [99999999999999999999999], "loss_mask": [1]}', Refusal.NO_IDS),
+    ({"input_ids": "12", "loss_mask": [1]}, Refusal.NO_IDS),
+    ({"input_ids": [1]}, Refusal.NO_MASK),
+    ({"input_ids": [1, 2], "loss_mask": [True, 1]}, Refusal.NO_MASK),
+    ({"input_ids": [1, 2], "loss_mask": [1]}, Refusal.LENGTHS),
+    ({"input_ids": [1, -1], "loss_mask": [0, 1]}, Refusal.RANGE),
+    ({"input_ids": [1, 49156], "loss_mask": [0, 1]}, Refusal.RANGE),
+    ({"input_ids": [1, 18446744073709551615], "loss_mask": [0, 1]}, Refusal.RANGE),
+    ({"input_ids": [1, 2], "loss_mask": [0, 2]}, Refusal.MASK),
+    ({"input_ids": [1, 2], "loss_mask": [-1, 1]}, Refusal.MASK),
+    ({"input_ids": [1, 2], "loss_mask": [0, 0]}, Refusal.NOTHING),
+    (GOOD, Refusal.REPEATED),
+]
+
+
+@pytest.mark.parametrize(("bad", "why"), BAD)
+def test_a_row_that_is_no_sample_is_refused_with_its_place(tmp_path, bad, why) -> None:
+    source = written(tmp_path / "rows.jsonl", GOOD, b"", bad, GOOD | {"input_ids": [9] * 6})
+    found = brought([source], tmp_path / "shards")
+    assert (found.rows, found.kept, found.refused) == (3, 2, {why.value: 1})
+    assert [(file, line, reason) for file, line, reason, _ in found.examples] == [
+        (str(source), 3, why.value)
+    ]
+    ledger = found.manifest.ledger
+    assert ledger["lines"] == ledger["kept"] + ledger["quarantined"] + ledger["unreadable"] == 3
+    assert ledger["unreadable"] == (why is Refusal.UNREADABLE)
+    assert verify(tmp_path / "shards").codes == []
+
+
+def test_counts_are_exact_and_examples_capped(tmp_path) -> None:
+    source = written(tmp_path / "rows.jsonl", GOOD, *[{"input_ids": []}] * 40)
+    found = brought([source], tmp_path / "shards")
+    assert (found.refused, len(found.examples)) == ({Refusal.NO_IDS.value: 40}, 5)
+
+
+def test_nothing_to_keep_is_an_error_and_no_result(tmp_path) -> None:
+    source = written(tmp_path / "rows.jsonl", {"input_ids": []})
+    with pytest.raises(ShardError, match="none of the 1 rows can become a sample: 1 times input_"):
+        brought([source], tmp_path / "shards")
+    with pytest.raises(ShardError, match="did not finish"):
+        open_shards(tmp_path / "shards")
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    """Sound rows, all distinct."""
+    return many(60)
+
+
+@pytest.mark.parametrize("form", ["specforge", "speculators", "parquet", "parquet folder", "gz"])
+def test_ids_and_mask_come_back_from_every_format(tmp_path, rows, form) -> None:
+    import gzip
+
+    write(tmp_path / "shards", rows)
+    match form:
+        case "specforge" | "speculators":
+            export(tmp_path / "shards", form, tmp_path / "out")
+            source = tmp_path / "out"
+            source = source / "tokenised.jsonl" if form == "specforge" else source
+        case "gz":
+            export(tmp_path / "shards", "specforge", tmp_path / "out")
+            source = tmp_path / "rows.jsonl.gz"
+            source.write_bytes(gzip.compress((tmp_path / "out" / "tokenised.jsonl").read_bytes()))
+        case _:
+            (tmp_path / "foreign").mkdir()
+            source = tmp_path / "foreign" / "rows.parquet"
+            pq.write_table(rows.select(["loss_mask", "input_ids", "content"]), source)
+            source = source.parent if form == "parquet folder" else source
+    found = brought([source], tmp_path / "back")
+    assert (found.rows, found.kept) == (60, 60)
+    samples = [(s.input_ids.tolist(), s.loss_mask.tolist()) for s in open_shards(tmp_path / "back")]
+    wanted = zip(rows["input_ids"].to_pylist(), rows["loss_mask"].to_pylist(), strict=True)
+    assert samples == list(wanted)
+    assert verify(tmp_path / "back").codes == []
+
+
+def test_the_same_import_again_changes_nothing(tmp_path) -> None:
+    source = written(tmp_path / "rows.jsonl", GOOD)
+    brought([source], tmp_path / "shards")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "shards").iterdir()}
+    brought([source], tmp_path / "shards")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "shards").iterdir()} == before
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 49155), st.booleans()), min_size=1, max_size=40).filter(
+        lambda pairs: any(on for _, on in pairs)
+    )
+)
+@settings(deadline=None)
+def test_any_sound_row_is_taken_as_it_is(pairs) -> None:
+    ids, mask = [token for token, _ in pairs], [int(on) for _, on in pairs]
+    for kind in (list, np.array):
+        got = checked(IdRow(1, 0, kind(ids), kind(mask)), 49156)
+        assert (got[0].tolist(), got[1].tolist()) == (ids, mask)
+        assert (got[0].dtype, got[1].dtype) == (np.int32, np.uint8)
+    with pytest.raises(Refused, match=Refusal.RANGE.value):
+        checked(IdRow(1, 0, ids, mask), max(ids))
+
+
+def saved(tmp_path: Path, *names: object) -> Path:
+    """A folder whose state lists these files."""
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    state = {"_data_files": [{"filename": name} for name in names]}
+    (folder / "state.json").write_bytes(orjson.dumps(state))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../shards/data.arrow", "/etc/hostname", "", 7])
+def test_a_saved_data_set_can_not_point_outside_its_folder(tmp_path, name) -> None:
+    with pytest.raises(ShardError, match="outside its folder"):
+        brought([saved(tmp_path, name)], tmp_path / "out")
+
+
+def test_folders_and_files_that_are_something_else(tmp_path) -> None:
+    folder = saved(tmp_path, "gone.arrow")
+    with pytest.raises(ShardError, match="is missing"):
+        brought([folder], tmp_path / "out")
+    (folder / "gone.arrow").write_bytes(b"no arrow")
+    with pytest.raises(ShardError, match=r"gone.arrow can not be read"):
+        brought([folder], tmp_path / "out")
+    (folder / "state.json").write_bytes(b"[]")
+    with pytest.raises(ShardError, match="not the state of a saved data set"):
+        brought([folder], tmp_path / "out")
+    (folder / "dataset_dict.json").write_bytes(b"{}")
+    with pytest.raises(ShardError, match="name the folder of one of them"):
+        brought([folder], tmp_path / "out")
+    write(tmp_path / "shards", table([sample(0)]))
+    with pytest.raises(ShardError, match="they are shards"):
+        brought([tmp_path / "shards"], tmp_path / "out")
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "text.parquet")
+    with pytest.raises(ShardError, match="no column input_ids"):
+        brought([tmp_path / "text.parquet"], tmp_path / "out")
+    with pytest.raises(ShardError, match="is not a file"):
+        brought([tmp_path / "none.parquet"], tmp_path / "out")
+    with pytest.raises(InputError):
+        brought([tmp_path / "none.jsonl"], tmp_path / "out")
+    (tmp_path / "page.jsonl").write_text("<!DOCTYPE html><html></html>\n")
+    with pytest.raises(ShardError):
+        brought([tmp_path / "page.jsonl"], tmp_path / "out")
