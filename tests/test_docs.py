@@ -18,7 +18,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = README + "".join(
     p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md"))
 )
-COMMANDS = ["check", "rule", "rules", "profiles", "profile show", "profile check"]
+COMMANDS = [
+    *["check", "convert", "verify", "export", "import"],
+    *["rule", "rules", "profiles", "profile show", "profile check"],
+]
 
 
 def command_line() -> dict[str, set[str]]:

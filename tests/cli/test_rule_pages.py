@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from eagle3_data.audit.rules import all_rules
 from eagle3_data.cli.app import app
+from eagle3_data.cli.rules import every_rule
 
-RULES = all_rules()
+RULES = every_rule()
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eagle3_data.convert import convert
+from eagle3_data import convert
 
 from eagle3_data.shards.export import export
 from eagle3_data.shards.reader import open_shards

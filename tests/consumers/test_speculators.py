@@ -16,7 +16,7 @@ pytest.importorskip("speculators", reason="not installed: run .ci/stages/specula
 
 import torch
 from datasets import load_from_disk
-from eagle3_data.convert import convert
+from eagle3_data import convert
 from loopback import rendering
 from safetensors.torch import save_file
 from speculators.data_generation import preprocessing

@@ -91,7 +91,7 @@ BAD = [
     ({"input_ids": [1, 2], "loss_mask": [1]}, Refusal.LENGTHS),
     ({"input_ids": [1, -1], "loss_mask": [0, 1]}, Refusal.RANGE),
     ({"input_ids": [1, 49156], "loss_mask": [0, 1]}, Refusal.RANGE),
-    ({"input_ids": [1, 18446744073709551615], "loss_mask": [0, 1]}, Refusal.RANGE),
+    ({"input_ids": [1, 18446744073709551615], "loss_mask": [0, 1]}, Refusal.NO_IDS),
     ({"input_ids": [1, 2], "loss_mask": [0, 2]}, Refusal.MASK),
     ({"input_ids": [1, 2], "loss_mask": [-1, 1]}, Refusal.MASK),
     ({"input_ids": [1, 2], "loss_mask": [0, 0]}, Refusal.NOTHING),
@@ -202,26 +202,26 @@ def test_a_saved_data_set_can_not_point_outside_its_folder(tmp_path, name) -> No
 def test_folders_and_files_that_are_something_else(tmp_path) -> None:
     folder = saved(tmp_path, "gone.arrow")
     with pytest.raises(ShardError, match="is missing"):
-        brought([folder], tmp_path / "out")
+        brought([folder], tmp_path / "out1")
     (folder / "gone.arrow").write_bytes(b"no arrow")
     with pytest.raises(ShardError, match=r"gone.arrow can not be read"):
-        brought([folder], tmp_path / "out")
+        brought([folder], tmp_path / "out2")
     (folder / "state.json").write_bytes(b"[]")
     with pytest.raises(ShardError, match="not the state of a saved data set"):
-        brought([folder], tmp_path / "out")
+        brought([folder], tmp_path / "out3")
     (folder / "dataset_dict.json").write_bytes(b"{}")
     with pytest.raises(ShardError, match="name the folder of one of them"):
-        brought([folder], tmp_path / "out")
+        brought([folder], tmp_path / "out4")
     write(tmp_path / "shards", table([sample(0)]))
     with pytest.raises(ShardError, match="they are shards"):
-        brought([tmp_path / "shards"], tmp_path / "out")
+        brought([tmp_path / "shards"], tmp_path / "out5")
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "text.parquet")
     with pytest.raises(ShardError, match="no column input_ids"):
-        brought([tmp_path / "text.parquet"], tmp_path / "out")
+        brought([tmp_path / "text.parquet"], tmp_path / "out6")
     with pytest.raises(ShardError, match="is not a file"):
-        brought([tmp_path / "none.parquet"], tmp_path / "out")
+        brought([tmp_path / "none.parquet"], tmp_path / "out7")
     with pytest.raises(InputError):
-        brought([tmp_path / "none.jsonl"], tmp_path / "out")
+        brought([tmp_path / "none.jsonl"], tmp_path / "out8")
     (tmp_path / "page.jsonl").write_text("<!DOCTYPE html><html></html>\n")
     with pytest.raises(ShardError):
-        brought([tmp_path / "page.jsonl"], tmp_path / "out")
+        brought([tmp_path / "page.jsonl"], tmp_path / "out9")

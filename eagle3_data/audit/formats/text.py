@@ -150,7 +150,8 @@ def _inputs(report: Report, colour: Paint) -> Iterator[str]:
     if report.tokenizer is None:
         yield "no tokenizer: the token rules did not run and no record is graded"
     else:
-        yield f"tokenizer {inert(report.tokenizer.name)} ({inert(report.tokenizer.backend)})"
+        backend = f" ({inert(report.tokenizer.backend)})" if report.tokenizer.backend else ""
+        yield f"tokenizer {inert(report.tokenizer.name)}{backend}"
 
 
 def _faults(report: Report, colour: Paint) -> list[str]:
