@@ -25,7 +25,8 @@ from eagle3_data.audit.markers import (
     one_of,
     watched,
 )
-from eagle3_data.profiles.profile import Profile, Thinking
+from eagle3_data.profiles.profile import Profile
+from eagle3_data.profiles.thinking import thinking_on
 from eagle3_data.records.table import Note, Status
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Ex
     wrappers += bool(profile.end_of_turn)
     return [
         answered.alias("answered"),
-        _thinking_on(profile, thinking_shown).alias("thinking_on"),
+        thinking_on(profile, shown=thinking_shown).alias("thinking_on"),
         pl.lit(thinking_shown).alias("thinking_shown"),
         pl.lit(samples_open, dtype=pl.Boolean).alias("expects_open"),
         pl.lit(profile.open_in_prompt, dtype=pl.Boolean).alias("open_in_prompt"),
@@ -184,17 +185,6 @@ def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Ex
             text.str.contains(words.everything).fill_null(False) for text in (reasoning, content)
         ).alias("marked"),  # 5 GB/s: the regex engine searches an alternation of literals with SIMD
     ]
-
-
-def _thinking_on(profile: Profile, thinking_shown: bool) -> pl.Expr:
-    """What the profile says; where it leaves the choice, the request, then the default, then what
-    the run shows."""
-    if profile.thinking is Thinking.ALWAYS:
-        return pl.lit(True)
-    if profile.thinking is Thinking.NEVER:
-        return pl.lit(False)
-    default = thinking_shown if profile.thinking_default is None else profile.thinking_default
-    return pl.coalesce("thinking_asked", pl.lit(default))
 
 
 def _blank(text: pl.Expr) -> pl.Expr:

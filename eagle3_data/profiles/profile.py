@@ -106,12 +106,12 @@ class Strip(Strict):
 
 class Switch(Strict):
     """The chat_template_kwargs key that turns thinking on or off, and the values that mean on and
-    off.
+    off; any other value says nothing.
     """
 
-    key: str
-    on: bool | str = True
-    off: bool | str = False
+    key: str = Field(pattern=r"^\w+$")
+    on: bool | int | str = True
+    off: bool | int | str = False
 
 
 class Profile(Strict):

@@ -2,8 +2,7 @@
 
 What enters: a record frame. What leaves: one `Answer` a row, None where there is nothing to
 assemble.
-It promises that thinking is decided in one place: by the request, then the profile, then by a
-thought being there.
+It promises that a thought which is there was sampled as one; else `profiles.thinking` decides.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
+from eagle3_data.profiles.thinking import thinking_on
 from eagle3_data.records.table import Note, Status
 from eagle3_data.tokens.candidates import Answer, stopped
 from eagle3_data.tokens.grammar import Place
@@ -26,19 +26,23 @@ if TYPE_CHECKING:
 ERROR_BODY = int(Note.ERROR_BODY)
 COLUMNS = (
     "reasoning", "content", "tool_calls_json", "finish_reason", "stop_reason", "server",
-    "server_version", "thinking_asked", "notes", "status",
+    "server_version", "notes", "status",
 )  # fmt: skip
 
 
-def answers(records: pl.DataFrame, profile: Profile, markers: Markers) -> list[Answer | None]:
-    """One `Answer` a row. A row without a text or a tool call, or with an error body, has none."""
+def answers(
+    records: pl.DataFrame, profile: Profile, markers: Markers, thinking: Sequence[bool]
+) -> list[Answer | None]:
+    """One `Answer` a row. A row without a text or a tool call, or with an error body, has none.
+    `thinking`: as `thinks` gives it.
+    """
     spelled = _spelled(records, markers)
     strips: dict[tuple[str | None, str | None, bool], frozenset[Place]] = {}
     stops: dict[tuple[str | None, str | None], Any] = {}
     out: list[Answer | None] = []
     columns = [records.get_column(name).to_list() for name in COLUMNS]
-    for row, quoting in zip(zip(*columns, strict=True), spelled, strict=True):
-        reasoning, content, calls_json, finish, reason, server, version, asked, notes, status = row
+    for *row, inside, quoting in zip(*columns, thinking, spelled, strict=True):
+        reasoning, content, calls_json, finish, reason, server, version, notes, status = row
         if status != Status.RECORD or notes & ERROR_BODY:
             out.append(None)
             continue
@@ -54,31 +58,22 @@ def answers(records: pl.DataFrame, profile: Profile, markers: Markers) -> list[A
         stop, end, stop_text = stops[finish, reason]
         out.append(
             Answer(
-                reasoning or "", content or "", calls, thinks(profile, asked, bool(reasoning)),
+                reasoning or "", content or "", calls, inside,
                 stop, end, stop_text, quoting, strips[place], server is not None,
             )
         )  # fmt: skip
     return out
 
 
-def thinks(profile: Profile, asked: bool | None, thought: bool) -> bool:
-    """Whether the turn was sampled with thinking on.
+def thinks(records: pl.DataFrame, profile: Profile) -> list[bool]:
+    """Whether each turn was sampled with thinking on.
 
     A thought beside a request that turned thinking off was parsed out of the output all the same:
     it is written as one.
     """
-    if thought:
-        return True
-    match profile.thinking:
-        case "always":
-            return True
-        case "never" | "shown":
-            return False
-        case _:
-            default = (
-                bool(profile.thinking_default) if profile.thinking_default is not None else False
-            )
-            return asked if asked is not None else default
+    thought = (pl.col("reasoning").str.len_bytes() > 0).fill_null(False)
+    asked = thinking_on(profile, shown=False)
+    return records.select(thinking=thought | asked)["thinking"].to_list()
 
 
 def _spelled(records: pl.DataFrame, markers: Markers) -> Sequence[bool]:

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int32]
 ERROR_BODY, REDACTED = int(Note.ERROR_BODY), int(Note.REASONING_REDACTED)
-FACTS = (
-    "status", "notes", "server", "completion_tokens", "prompt_tokens", "thinking_asked",
-    "reasoning",
-)  # fmt: skip
+FACTS = ("status", "notes", "server", "completion_tokens", "prompt_tokens")
 
 
 class Assembler:
@@ -71,18 +68,18 @@ class Assembler:
 
     def assemble(self, records: pl.DataFrame) -> pl.DataFrame:
         """The sample columns of `records`: same height, same order."""
-        found = answers(records, self._profile, self._markers)
+        thinking = thinks(records, self._profile)
+        found = answers(records, self._profile, self._markers, thinking)
         captured = rows_of(records.get_column("completion_ids"))
         facts = list(zip(*(records.get_column(name).to_list() for name in FACTS), strict=True))
         counts = [row[3] for row in facts]
         counted = [counts_stop_token(self._profile, row[2]) for row in facts]
         pool = Pool(self._tokenizer)
         decisions = decide(found, counts, counted, self._grammar, pool)
-        thinking = [thinks(self._profile, row[5], bool(row[6])) for row in facts]
         asked = rows_of(records.get_column("prompt_ids"))
         prompts = self._prompts.build(records, thinking, asked)
         rows: list[Sample | None] = []
-        for i, (status, notes, _, count, prompt_count, *_) in enumerate(facts):
+        for i, (status, notes, _, count, prompt_count) in enumerate(facts):
             answer, decision, own = found[i], decisions[i], captured[i]
             stream = None if decision is None else decision.stream
             usable = status == Status.RECORD and not notes & ERROR_BODY
