@@ -201,7 +201,7 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["reasoning_content"] = message(other)["reasoning"]
 
 
-@edits("thought in another family's markers", "A16", "CAP015")
+@edits("thought in another family's markers", "A16", "CAP025")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
     pair = rng.choice(

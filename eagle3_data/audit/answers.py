@@ -73,7 +73,7 @@ _RAW_CALLS = (
     "<｜DSML｜", "<invoke name=",
 )  # fmt: skip
 _UNFINISHED = (
-    r"(?:[,;(\[{=+]"
+    r"(?:[,(\[{=+]"
     r"|[ \n](?:a|an|the|and|or|of|to|with|in|for|by|from|that|which|is|are|as|because))$"
 )
 

@@ -44,6 +44,10 @@ def lost_thought(case: Case) -> Found | None:
     alike = case.records.filter(bare & (lost | (missing & kind)))
     if 2 * rows.height >= alike.height:
         rows = alike
+    # one client read all of them: the few whose answers look like a cause of their own are no other
+    whole = case.records.filter(bare & thinking & kind)
+    if whole.height > rows.height >= NEARLY_ALL * whole.height:
+        rows = whole
     if not case.many(rows):
         return None
     name, title, remedy = _field(case, rows)
@@ -70,7 +74,7 @@ def lost_thought(case: Case) -> Found | None:
         next_step,
         rows,
         families=FAMILIES,
-        rules=THOUGHT_MISSING + THOUGHT_COUNTED + THOUGHT_FOLLOWS,
+        rules=THOUGHT_MISSING + THOUGHT_COUNTED + THOUGHT_FOLLOWS + CLOSING_MARKER_ONLY,
     )
 
 

@@ -253,6 +253,26 @@ def marker_of_another_family(r: Columns) -> pl.Expr:
 
 
 @rule(
+    "CAP025",
+    "thought-in-foreign-markers",
+    severity=ERROR,
+    at="/response/content",
+    detail=lambda r: r.strange_marker,
+)
+def thought_in_foreign_markers(r: Columns) -> pl.Expr:
+    """The model thinks, `reasoning` is empty, and the answer begins with another family's marker.
+
+    Why it matters: the thought was not split off; it stands in the answer, between strings that are
+    no control ids of this profile.
+    What to do: choose the profile of the model that was served, or start the server with the
+    reasoning parser of that family and capture again.
+
+    Not flagged: records that hold a thought of their own (CAP015 tells the marker).
+    """
+    return r.answered & r.thinking_on & ~r.has_reasoning & r.strange_marker.is_not_null()
+
+
+@rule(
     "CAP016",
     "markers-around-reasoning",
     severity=ERROR,
@@ -267,7 +287,7 @@ def markers_around_reasoning(r: Columns) -> pl.Expr:
     """The reasoning field still holds the think markers around the thought.
 
     Why it matters: assembly adds them again, so that the stream would have them twice.
-    What to do: `--repair` takes them off; a capture should store the thought alone.
+    What to do: take them off where the thought is stored; a capture should store it alone.
 
     Not flagged: markers that the thought quotes.
     """

@@ -31,6 +31,11 @@ def on_ids(r: Columns) -> pl.Expr:
     return pl.format("opening ids {}, closing ids {}", r.n_open_ids, r.n_close_ids)
 
 
+def proven_text(r: Columns) -> pl.Expr:
+    """The captured ids hold each think marker at most once: whatever else spells one is text."""
+    return (r.ids_captured & (r.n_open_ids <= 1) & (r.n_close_ids <= 1)).fill_null(False)
+
+
 @rule("WRP001", "marker-doubled", severity=ERROR, at="/response", detail=lambda r: r.doubled_marker)
 def marker_doubled(r: Columns) -> pl.Expr:
     """The same think marker stands twice in a row.
@@ -38,9 +43,10 @@ def marker_doubled(r: Columns) -> pl.Expr:
     Why it matters: a template or a client added one that the model did not sample.
     What to do: store the text as the server sent it; capture again.
 
-    Not flagged: markers inside code or quotes.
+    Not flagged: markers inside code or quotes, or that captured ids prove to be text.
     """
-    return r.answered & r.doubled_marker.is_not_null() & ~r.asked_about_markers
+    meant = r.doubled_marker.is_not_null() & ~r.asked_about_markers
+    return r.answered & meant & ~proven_text(r)
 
 
 @rule("WRP002", "markers-nested", severity=ERROR, at="/response", detail=orders)
@@ -51,11 +57,12 @@ def markers_nested(r: Columns) -> pl.Expr:
     mask.
     What to do: leave these records out.
 
-    Not flagged: markers inside code or quotes, or where the user asked about them.
+    Not flagged: markers inside code or quotes, where the user asked about them, or that captured
+    ids prove to be text.
     """
     inside = r.reasoning_order.str.contains("o", literal=True) & r.reasoning_leads.is_null()
     twice = r.reasoning_order.str.contains("oo") | r.content_order.str.contains("oo")
-    return r.answered & (inside | twice) & ~r.asked_about_markers
+    return r.answered & (inside | twice) & ~r.asked_about_markers & ~proven_text(r)
 
 
 @rule("WRP003", "closed-again-in-answer", severity=ERROR, at="/response/content", detail=orders)
@@ -66,13 +73,15 @@ def closed_again_in_answer(r: Columns) -> pl.Expr:
     arbitrary.
     What to do: leave these records out.
 
-    Not flagged: markers inside code or quotes, or where the user asked about them.
+    Not flagged: markers inside code or quotes, where the user asked about them, or that captured
+    ids prove to be text.
     """
     return (
         r.answered
         & r.has_reasoning
         & r.content_order.str.contains("^c|cc")
         & ~r.asked_about_markers
+        & ~proven_text(r)
     )
 
 
@@ -85,11 +94,11 @@ def closed_inside_thought(r: Columns) -> pl.Expr:
     What to do: check the reasoning parser of the server; capture again.
 
     Not flagged: a marker at the very end (CAP016), inside code or quotes, or where the user asked
-    about it.
+    about it, or one that captured ids prove to be text.
     """
     ends = r.reasoning_trails.is_not_null().cast(pl.Int64)
     closes = r.reasoning_order.str.count_matches("c", literal=True).cast(pl.Int64)
-    return r.answered & (closes > ends) & ~r.asked_about_markers
+    return r.answered & (closes > ends) & ~r.asked_about_markers & ~proven_text(r)
 
 
 @rule("WRP005", "marker-in-answer", severity=WARN, at="/response/content", detail=orders)
@@ -121,8 +130,11 @@ def marker_as_text(r: Columns) -> pl.Expr:
     learns the wrong one.
     What to do: check that the tokenizer is the served model's; some vocabularies have no such
     token.
+
+    Not flagged: an answer that spells a marker beside the real one, or that was asked about it.
     """
-    return r.marker_as_text
+    real = (r.n_close_ids > 0) & (~r.expects_open.fill_null(False) | (r.n_open_ids > 0))
+    return r.marker_as_text & ~real & ~r.asked_about_markers.fill_null(False)
 
 
 @rule(
@@ -197,7 +209,7 @@ def control_string_at_end(r: Columns) -> pl.Expr:
 
     Why it matters: special tokens were not left out in decoding; as text it is encoded into
     ordinary tokens.
-    What to do: `--repair` takes it off; set `skip_special_tokens` in the capture.
+    What to do: set `skip_special_tokens` in the capture, and capture again.
 
     Not flagged: strings inside code or quotes, or where the user asked about them.
     """
