@@ -11,6 +11,7 @@ the borders of the batches: hashes depend on the text only, sampling on the line
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -42,6 +43,21 @@ _OPENING = 60
 
 def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -> pl.DataFrame:
     """`frame` + KEY_COLUMNS, one row for one row. Rows that are no records have nulls."""
+    found = frame.select(_hashed())
+    sampled = words(frame)
+    none = pl.Series("key_holdout", [None] * frame.height, dtype=pl.Int32)
+    return frame.hstack(
+        found.with_columns(
+            key_holdout=none if holdout is None else holdout.found(frame["user_text"]),
+            key_words_prompt=sampled[0],
+            key_words_answer=sampled[1],
+        ).select(pl.col(name).cast(dtype) for name, dtype in KEY_COLUMNS.items())
+    )
+
+
+@cache
+def _hashed() -> tuple[pl.Expr, ...]:
+    """The columns of `keys` that need neither sampling nor held-out prompts; built once."""
     record = pl.col("status") == Status.RECORD.value
     asked = pl.coalesce("messages_json", "prompt_text")
     prompt = _mixed(asked.hash(seed=1), pl.col("tools_json").hash(seed=2))
@@ -54,7 +70,7 @@ def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -
         "record_id", "created", "latency_s", "finish_reason", "completion_tokens", "choice", "turn"
     ).hash(seed=6)
     tail = pl.col("content").str.tail(48)
-    found = frame.select(
+    return (
         pl.when(record & asked.is_not_null()).then(prompt).alias("key_prompt"),
         pl.when(record).then(answer).alias("key_answer"),
         pl.when(record).then(_mixed(prompt, answer, rest)).alias("key_record"),
@@ -62,15 +78,6 @@ def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -
         .then(pl.col("content").str.head(_OPENING).hash(seed=7))
         .alias("key_opening"),
         tail.str.extract(r"</([A-Za-z_][A-Za-z0-9_]{1,24})>\s*$").alias("key_tag"),
-    )
-    sampled = words(frame)
-    none = pl.Series("key_holdout", [None] * frame.height, dtype=pl.Int32)
-    return frame.hstack(
-        found.with_columns(
-            key_holdout=none if holdout is None else holdout.found(frame["user_text"]),
-            key_words_prompt=sampled[0],
-            key_words_answer=sampled[1],
-        ).select(pl.col(name).cast(dtype) for name, dtype in KEY_COLUMNS.items())
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ import polars as pl
 
 from eagle3_data.audit.answers import answers
 from eagle3_data.audit.language import languages
+from eagle3_data.records.ends import FINISHED
 
 if TYPE_CHECKING:
     from eagle3_data.audit.thresholds import Thresholds
@@ -36,8 +38,6 @@ LOOP_COLUMNS: dict[str, pl.DataType] = {
     "loop_to_end": pl.Boolean(),
 }
 
-FINISHED = ("stop", "tool_calls", "function_call", "end_turn", "eos")
-"""Finish reasons that say the model ended its turn itself."""
 
 _PROBE, _WINDOW = 16, 2048
 _TAIL, _NEEDLE = 640, 20
@@ -128,14 +128,8 @@ def _suspects(frame: pl.DataFrame) -> list[int]:
     Last bytes that hold a digit say nothing by themselves: those tails are counted with all digits
     alike, which costs ten times as much (1.8 ns a byte).
     """
-    last = pl.when(pl.col("content").str.len_bytes() > 0).then("content").otherwise("reasoning")
-    tail = last.cast(pl.Binary).bin.slice(-_TAIL, _TAIL)
-    end = last.cast(pl.Binary).bin.slice(-_NEEDLE, _NEEDLE)
-    measured = frame.select(
-        ((_recurring("reasoning", 4) >= 2) | (_recurring("content", 2) >= 2)).alias("probed"),
-        last.str.tail(_NEEDLE).str.contains("[0-9]").alias("digits"),
-        tail.bin.slice(0, tail.bin.size() - 1).bin.contains(end).alias("again"),
-    )
+    tests, tail = _tests()
+    measured = frame.select(tests)
     rows = set(measured["probed"].fill_null(False).arg_true().to_list())
     near = measured.select((pl.col("digits") | pl.col("again")).fill_null(False)).to_series()
     places = near.arg_true()
@@ -146,6 +140,22 @@ def _suspects(frame: pl.DataFrame) -> list[int]:
         if alike.count(alike[-_NEEDLE:]) >= 3:
             rows.add(row)
     return sorted(rows)
+
+
+@cache
+def _tests() -> tuple[tuple[pl.Expr, ...], pl.Expr]:
+    """(the columns probed, digits and again; the last bytes of a record). Kept: building them holds
+    the interpreter lock for a millisecond.
+    """
+    last = pl.when(pl.col("content").str.len_bytes() > 0).then("content").otherwise("reasoning")
+    tail = last.cast(pl.Binary).bin.slice(-_TAIL, _TAIL)
+    end = last.cast(pl.Binary).bin.slice(-_NEEDLE, _NEEDLE)
+    tests = (
+        ((_recurring("reasoning", 4) >= 2) | (_recurring("content", 2) >= 2)).alias("probed"),
+        last.str.tail(_NEEDLE).str.contains("[0-9]").alias("digits"),
+        tail.bin.slice(0, tail.bin.size() - 1).bin.contains(end).alias("again"),
+    )
+    return tests, tail
 
 
 def _recurring(name: str, probes: int) -> pl.Expr:

@@ -10,6 +10,7 @@ A missing text measures as none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -148,7 +149,6 @@ def _joined(
 
 
 def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Expr]:
-    reasoning, content = pl.col("reasoning"), pl.col("content")
     no_answer = Note.NO_ANSWER | Note.ERROR_BODY | Note.EMPTY_CHOICES | Note.LAST_NOT_ASSISTANT
     answered = (pl.col("status") == Status.RECORD.value) & (
         (pl.col("notes") & pl.lit(int(no_answer), dtype=pl.UInt64)) == 0
@@ -163,6 +163,17 @@ def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Ex
         pl.lit(samples_open, dtype=pl.Boolean).alias("expects_open"),
         pl.lit(profile.open_in_prompt, dtype=pl.Boolean).alias("open_in_prompt"),
         pl.lit(wrappers, dtype=pl.Int32).alias("wrapper_tokens"),
+        *_measures(words),
+    ]
+
+
+@lru_cache(maxsize=8)
+def _measures(words: Watched) -> tuple[pl.Expr, ...]:
+    """The cheap columns that the texts alone decide. Kept, as the stages below are: building
+    expressions holds the interpreter lock, 2 ms a batch for all of them.
+    """
+    reasoning, content = pl.col("reasoning"), pl.col("content")
+    return (
         reasoning.str.len_chars().fill_null(0).alias("reasoning_chars"),
         content.str.len_chars().fill_null(0).alias("content_chars"),
         _blank(reasoning).alias("reasoning_blank"),
@@ -184,7 +195,7 @@ def _cheap(profile: Profile, words: Watched, thinking_shown: bool) -> list[pl.Ex
         pl.any_horizontal(
             text.str.contains(words.everything).fill_null(False) for text in (reasoning, content)
         ).alias("marked"),  # 5 GB/s: the regex engine searches an alternation of literals with SIMD
-    ]
+    )
 
 
 def _blank(text: pl.Expr) -> pl.Expr:
@@ -204,6 +215,7 @@ def _opening(text: pl.Expr) -> pl.Expr:
     return pl.when(head.str.len_bytes() > 0).then(head)
 
 
+@lru_cache(maxsize=8)
 def _unquoted(words: Watched) -> Callable[[pl.DataFrame], pl.DataFrame]:
     """Adds `clean_reasoning` and `clean_content`: the texts without code and quoted markers.
 
@@ -226,6 +238,7 @@ def _unquoted(words: Watched) -> Callable[[pl.DataFrame], pl.DataFrame]:
     return prepare
 
 
+@lru_cache(maxsize=8)
 def _close(words: Watched) -> tuple[list[pl.Expr], ...]:
     """Stages over the rows in which some control string stands."""
     opens, closes = one_of(*words.opens), one_of(*words.closes)
@@ -286,6 +299,7 @@ def _close(words: Watched) -> tuple[list[pl.Expr], ...]:
     )
 
 
+@lru_cache(maxsize=8)
 def _suspect(t: Thresholds) -> tuple[list[pl.Expr], ...]:
     """Stages over rows whose counts or openings are odd."""
     reasoning = pl.col("reasoning").str.strip_chars()
