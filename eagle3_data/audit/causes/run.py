@@ -7,8 +7,8 @@ import polars as pl
 from eagle3_data.audit.causes.case import ENOUGH, NEARLY_ALL, Case, Found, several
 from eagle3_data.audit.causes.coupling import CUT, MIXED_MODELS, TIMEOUT, WRITTEN_AGAIN
 from eagle3_data.audit.inert import inert
+from eagle3_data.records.ends import CUT_BY_LENGTH
 
-LENGTH = ("length", "max_tokens")
 CUT_SHARE = 0.01
 BLOCK = 5
 """Repeated records in a row that make a restart likelier than chance."""
@@ -20,14 +20,14 @@ SHORT_SECONDS = 5.0
 def token_budget(case: Case) -> Found | None:
     """Answers cut inside the thought because `max_tokens` ended."""
     rows = case.records.filter(
-        pl.col("finish_reason").is_in(LENGTH)
+        pl.col("finish_reason").is_in(CUT_BY_LENGTH)
         & (pl.col("reasoning_chars").fill_null(0) > 0)
         & (pl.col("content_chars").fill_null(0) == 0)
     )
     if not case.many(rows) or rows.height < CUT_SHARE * case.total:
         return None
     limits = rows["max_tokens"].drop_nulls()
-    cut = case.everything.filter(pl.col("finish_reason").is_in(LENGTH)).height
+    cut = case.everything.filter(pl.col("finish_reason").is_in(CUT_BY_LENGTH)).height
     evidence = [
         f"{cut:,} of {case.total:,} records ended by length, {rows.height:,} inside the thought",
         f"max_tokens of these: {several(limits) or 'not stored'}",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
+from eagle3_data.records.ends import CUT_BY_LENGTH
 from eagle3_data.records.table import Note
 from eagle3_data.tokens.samples import Grade
 
@@ -43,7 +44,7 @@ def implicit_open(r: Columns) -> pl.Expr:
 
 def cut_thought(r: Columns) -> pl.Expr:
     """Only a thought, ended by the token limit."""
-    return r.answered & r.has_reasoning & ~r.has_answer & (r.finish_reason == "length")
+    return r.answered & r.has_reasoning & ~r.has_answer & r.finish_reason.is_in(CUT_BY_LENGTH)
 
 
 def proven(r: Columns) -> pl.Expr:
@@ -120,7 +121,7 @@ def cut_thought_as_content(r: Columns) -> pl.Expr:
     answer.
     What to do: raise `max_tokens` and capture again.
     """
-    cut = r.finish_reason == "length"
+    cut = r.finish_reason.is_in(CUT_BY_LENGTH)
     return (
         r.thinking_on & r.thinking_shown & cut & r.has_content & ~r.has_reasoning & ~in_content(r)
     )

@@ -13,11 +13,11 @@ import polars as pl
 
 from eagle3_data.audit.rules.registry import Severity, corpus_rule
 from eagle3_data.audit.shift import shifts
+from eagle3_data.records.ends import CUT_BY_LENGTH
 
 if TYPE_CHECKING:
     from eagle3_data.audit.thresholds import Thresholds
 
-_LENGTH = ("length", "max_tokens")
 _NOTHING = pl.DataFrame(schema={"row": pl.UInt32, "file_no": pl.Int32, "detail": pl.String})
 _TEXT = pl.col("reasoning_chars").fill_null(0) + pl.col("content_chars").fill_null(0)
 
@@ -207,7 +207,7 @@ def latency_spike(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
     Not flagged: answers cut by length (a batch reaches its limit together), few rows, times below
     five seconds.
     """
-    cut = pl.col("finish_reason").is_in(_LENGTH).fill_null(False)
+    cut = pl.col("finish_reason").is_in(CUT_BY_LENGTH).fill_null(False)
     timed = records.filter((pl.col("latency_s") >= 5) & ~cut)
     if timed.height < t.latency_rows:
         return _NOTHING
@@ -230,7 +230,7 @@ def many_cut(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
     """
     files = records.group_by("file_no", maintain_order=True).agg(
         pl.len().alias("all"),
-        pl.col("finish_reason").is_in(_LENGTH).sum().alias("cut"),
+        pl.col("finish_reason").is_in(CUT_BY_LENGTH).sum().alias("cut"),
         pl.col("max_tokens").mode().min().alias("limit"),
     )
     many = files.filter((pl.col("cut") >= 2) & (pl.col("cut") > t.cut_share * pl.col("all")))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from eagle3_data.audit.loops import FINISHED
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
+from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED
 
 MODERATED = ("content_filter", "sensitive", "moderation", "safety", "SAFETY", "PROHIBITED_CONTENT")
 BODIES = ("chat-completion", "text-completion", "responses")
@@ -73,7 +73,7 @@ def ended_abnormally(r: Columns) -> pl.Expr:
     Why it matters: abort, error and repetition leave half an answer behind HTTP 200.
     What to do: capture the record again; look into the server log at that time.
     """
-    known = [*FINISHED, "length", "max_tokens", *MODERATED]
+    known = [*FINISHED, *CUT_BY_LENGTH, *MODERATED]
     detected = r.stop_reason == "repetition_detected"
     return ~r.finish_reason.is_in(known) | detected.fill_null(False)
 
@@ -107,7 +107,7 @@ def cut_by_length(r: Columns) -> pl.Expr:
     conclusion.
     What to do: nothing for a few; raise max_tokens when SET009 says that many are cut.
     """
-    return r.finish_reason.is_in(["length", "max_tokens"])
+    return r.finish_reason.is_in(CUT_BY_LENGTH)
 
 
 @rule(
