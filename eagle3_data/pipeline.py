@@ -172,14 +172,14 @@ class Run:
             paths=paths,
             sizes=[source.size for source in self.sources],
             profile=plan.profile_facts(self.chosen),
-            tokenizer=plan.tokenizer_facts(self.encoder),
+            tokenizer=plan.tokenizer_facts(self.encoder, self.stations.assembler),
             rules_run=(*self.rules.run, *rules),
             rules_not_run=self.rules.left,
             diagnoses=diagnose(outcome.records, outcome.findings, profile, paths=paths),
-            notes=notes,
+            notes=[self.chosen.note, *notes] if self.chosen.note else notes,
             partial=self.reading.cut,
             seconds=time.perf_counter() - self.started,
-            versions=plan.versions(),
+            versions=plan.versions(*plan.engines(self.encoder, self.stations.assembler)),
         )
 
 
@@ -219,7 +219,11 @@ def begin(
     head = list(plan.head(frames))
     known = plan.evidence(head)
     chosen = plan.profile(profile, known)
-    encoder = plan.tokenizer(tokenizer, known, sum(source.size for source in sources))
+    encoder = plan.tokenizer(tokenizer)
+    chosen = plan.fitting(chosen, encoder, profile)
+    if encoder is not tokenizer:  # a tokenizer that came open is used as it is
+        size = sum(source.size for source in sources)
+        encoder = plan.quicker(encoder, known, size, chosen.profile, chat_template)
     stations = Stations(
         profile=chosen.profile,
         thinking_shown=plan.thinking_shown(known, chosen.profile, sources, reading.turns),

@@ -39,15 +39,23 @@ SAMPLE_RECORDS = 64
 """Records of the head whose texts prove the fast tokenizer: about 1 MB of a usual capture."""
 
 
+REQUEST = (
+    "messages_json", "prompt_text", "system_text", "tools_json", "template_kwargs_json",
+    "settings_json", "created",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What the head of the data shows. `models`: the model of each record; `texts`: the texts of
-    some records, record by record; `thinking`: a record holds a thought or a think marker.
+    some records, record by record; `thinking`: a record holds a thought or a think marker;
+    `requests`: what some of them asked.
     """
 
     models: Sequence[str | None]
     texts: Sequence[str]
     thinking: bool
+    requests: pl.DataFrame
 
 
 def sources(paths: Sequence[str | Path | Source] | str | Path) -> list[Source]:
@@ -89,11 +97,11 @@ def head(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 def evidence(frames: Sequence[pl.DataFrame]) -> Evidence:
     """What the head shows. It looks at the same records whatever the borders of the batches."""
-    from eagle3_data.records.table import Status
+    from eagle3_data.records.table import Status, empty
 
-    columns = ("status", "model", "request_model", "reasoning", "content", "user_text")
+    columns = ["status", "model", "request_model", "reasoning", "content", "user_text", *REQUEST]
     if not frames:
-        return Evidence((), (), False)
+        return Evidence((), (), False, empty())
     records = (
         pl.concat([frame.select(columns) for frame in frames])
         .filter(pl.col("status") == Status.RECORD.value)
@@ -102,7 +110,7 @@ def evidence(frames: Sequence[pl.DataFrame]) -> Evidence:
     few = records.head(SAMPLE_RECORDS).select("reasoning", "content", "user_text")
     texts = [text for row in few.iter_rows() for text in row if text]
     models = records.select(pl.coalesce("model", "request_model")).to_series().to_list()
-    return Evidence(models, texts, _thinks(records))
+    return Evidence(models, texts, _thinks(records), records.head(SAMPLE_RECORDS).select(REQUEST))
 
 
 def _thinks(records: pl.DataFrame) -> bool:
@@ -163,18 +171,57 @@ def profile(option: str | Path | None, known: Evidence) -> Choice:
     return choose(str(option) if option is not None else None, known.models, known.texts)
 
 
-def tokenizer(given: str | Path | Tokenizer | None, known: Evidence, size: int) -> Tokenizer | None:
-    """The tokenizer of the run: the reference, or its fast twin when the inputs (`size` bytes) are
-    worth its loading.
-
-    Raises TokenizerError.
-    """
+def tokenizer(given: str | Path | Tokenizer | None) -> Tokenizer | None:
+    """The tokenizer of the run, opened if it is not. Raises TokenizerError."""
     if given is None or not isinstance(given, str | Path):
         return given
-    from eagle3_data.tokens.tokenizer import faster, open_tokenizer, worth_faster
+    from eagle3_data.tokens.tokenizer import open_tokenizer
 
-    reference = open_tokenizer(given)
-    return faster(reference, known.texts) if worth_faster(size) else reference
+    return open_tokenizer(given)
+
+
+def quicker(
+    encoder: Tokenizer | None,
+    known: Evidence,
+    size: int,
+    chosen: Profile,
+    chat_template: str | Path | None,
+) -> Tokenizer | None:
+    """`encoder`, or its fast twin when the inputs (`size` bytes) are worth its loading. It is
+    proven on answers and on rendered prompts of the data. Raises InputError, TemplateFault.
+    """
+    from eagle3_data.tokens.tokenizer import faster, worth_faster
+
+    if encoder is None or not worth_faster(size):
+        return encoder
+    from eagle3_data.tokens.assemble import Assembler
+
+    template = template_text(chat_template)
+    prompts = Assembler(chosen, encoder, chat_template=template).prompts.texts(known.requests)
+    return faster(encoder, known.texts, prompts)
+
+
+def fitting(choice: Choice, encoder: Tokenizer | None, option: str | Path | None) -> Choice:
+    """`choice`, or `generic` where a profile that nobody asked for is not this tokenizer's: a model
+    name is a guess (`deepseek-r1` may be any of its distilled sizes).
+
+    Raises MarkerMismatch when `option` asked for the profile.
+    """
+    from eagle3_data.profiles.choose import GENERIC, Choice
+    from eagle3_data.profiles.load import load
+    from eagle3_data.tokens.markers import MarkerMismatch, resolve
+
+    if encoder is None:
+        return choice
+    try:
+        resolve(choice.profile, encoder)
+    except MarkerMismatch as mismatch:
+        if option is not None:
+            raise
+        why = f"{choice.why}, but {mismatch}"
+        note = f"the profile {choice.profile.name} was chosen and does not fit the tokenizer"
+        return Choice(load(GENERIC), why, f"{note}: {GENERIC} is used ({mismatch})")
+    return choice
 
 
 def assembler(
@@ -229,19 +276,33 @@ def profile_facts(choice: Choice) -> ProfileFacts:
     return ProfileFacts(choice.profile.name, choice.why, fingerprint(choice.profile))
 
 
-def tokenizer_facts(encoder: Tokenizer | None) -> TokenizerFacts | None:
-    """The tokenizer as the report tells it."""
+def tokenizer_facts(
+    encoder: Tokenizer | None, road: Assembler | None = None
+) -> TokenizerFacts | None:
+    """The tokenizer as the report tells it, with the chat template that `road` renders."""
     from eagle3_data.audit.report import TokenizerFacts
 
     if encoder is None:
         return None
-    return TokenizerFacts(encoder.name, encoder.backend, encoder.note, encoder.fingerprint)
+    template = None if road is None else road.template_sha256
+    return TokenizerFacts(
+        encoder.name, encoder.backend, encoder.note, encoder.fingerprint, template
+    )
+
+
+def engines(encoder: Tokenizer | None, road: Assembler | None) -> tuple[str, ...]:
+    """Packages that made the token ids of a run, beside those of every run."""
+    if encoder is None:
+        return ()
+    rendered = road is not None and road.template_sha256 is not None
+    used = [encoder.backend] if encoder.backend != "tokenizers" else []
+    return (*used, "jinja2") if rendered else tuple(used)
 
 
 @cache
-def versions() -> Mapping[str, str]:
+def versions(*engines: str) -> Mapping[str, str]:
     """Versions of this product and of the libraries that the result depends on."""
     return {
         "eagle3-data": __version__,
-        **{name: version(name) for name in ("polars", "tokenizers", "orjson")},
+        **{name: version(name) for name in ("polars", "tokenizers", "orjson", *engines)},
     }

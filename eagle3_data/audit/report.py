@@ -79,12 +79,15 @@ class ProfileFacts:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """The tokenizer in force. `note` is "" or says loudly why it is not the one asked for."""
+    """The tokenizer in force. `note` is "" or says loudly why it is not the one asked for;
+    `template_sha256`: over the chat template that rendered the prompts, None without one.
+    """
 
     name: str
     backend: str
     note: str
     fingerprint: str
+    template_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ parser shows them in nearly every text."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`why`: one sentence for the report."""
+    """`why`: one sentence for the report. `note`: what must be told loudly, "" when nothing."""
 
     profile: Profile
     why: str
+    note: str = ""
 
 
 def choose(option: str | None, models: Iterable[str | None], texts: Sequence[str] = ()) -> Choice:

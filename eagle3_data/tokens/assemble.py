@@ -8,6 +8,7 @@ than their proof, and that a record which can not be assembled costs a null row 
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,7 @@ class Assembler:
     `chat_template`: overrides the tokenizer's own. `want_ids=False` leaves `input_ids`, `loss_mask`
     and `spans` null and fills everything else. Raises MarkerMismatch when the profile and the
     tokenizer do not belong together, TemplateFault when the chat template does not compile.
+    `template_sha256`: of the template in force, None without one.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class Assembler:
         self._markers = resolve(profile, tokenizer)
         self._grammar = grammar(profile, self._markers)
         template = chat_template if chat_template is not None else tokenizer.chat_template
+        self.template_sha256 = None if template is None else sha256(template.encode()).hexdigest()
         try:
-            self._prompts = PromptBuilder(profile, tokenizer, self._markers, template)
+            self.prompts = PromptBuilder(profile, tokenizer, self._markers, template)
         except TemplateFault as fault:
             place = "" if chat_template is not None else f"{tokenizer.path}: "
             raise TemplateFault(
@@ -77,7 +80,7 @@ class Assembler:
         pool = Pool(self._tokenizer)
         decisions = decide(found, counts, counted, self._grammar, pool)
         asked = rows_of(records.get_column("prompt_ids"))
-        prompts = self._prompts.build(records, thinking, asked)
+        prompts = self.prompts.build(records, thinking, asked)
         rows: list[Sample | None] = []
         for i, (status, notes, _, count, prompt_count) in enumerate(facts):
             answer, decision, own = found[i], decisions[i], captured[i]

@@ -91,6 +91,20 @@ class PromptBuilder:
             else None
         )
 
+    def texts(self, records: pl.DataFrame) -> list[str]:
+        """The prompts of `records` as text, thinking on; those that can not be built are left out.
+        `records` needs the request columns only.
+        """
+        out: list[str] = []
+        for *texts, created in records.select(*COLUMNS[:-3], "created").iter_rows():
+            try:
+                out.append(
+                    self._written(request(*texts, parts=self._reads_parts), created, True)[0]
+                )
+            except (TemplateFault, RequestFault, RecursionError):
+                continue
+        return out
+
     def build(
         self, records: pl.DataFrame, thinking: Sequence[bool], captured: Sequence[Ids | None]
     ) -> list[Prompt]:

@@ -21,6 +21,11 @@ from eagle3_data.profiles.load import ProfileError
             "deepseek-r1-distill",
         ),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
+        ("deepseek-r1:671b", "deepseek-r1"),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "deepseek-r1-distill"),
+        ("deepseek-r1:8b", "deepseek-r1-distill"),
+        ("deepseek-r1:70b-llama-distill-q4_K_M", "deepseek-r1-distill"),
+        ("deepseek-r1:latest", "deepseek-r1-distill"),
         ("deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3.1"),
         ("deepseek-ai/DeepSeek-V3.2", "deepseek-v3.2"),
         ("Qwen/Qwen3-8B", "qwen3-hybrid"),
@@ -48,7 +53,8 @@ def test_model_names(model: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["gpt-4o", "GLM-5.3", "Qwen3.8-32B", "QwQ-32B", "kimi", "", "///"]
+    "model",
+    ["gpt-4o", "GLM-5.3", "Qwen3.8-32B", "QwQ-32B", "kimi", "", "///", "Nemotron-3-8B-Base-4k"],
 )
 def test_names_that_no_profile_claims(model: str) -> None:
     assert match(model) is None

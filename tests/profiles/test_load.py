@@ -236,3 +236,17 @@ def test_the_fingerprint_is_of_the_facts() -> None:
     assert fingerprint(house) != fingerprint(other)
     assert len({fingerprint(profile) for profile in available()}) == len(available())
     assert Profile.model_validate_json(house.model_dump_json()) == house
+
+
+@pytest.mark.parametrize("profile", available(), ids=lambda profile: profile.name)
+def test_strips_are_credited_to_versions_that_were_read(profile: Profile) -> None:
+    """vLLM's engine parsers were read in 0.25.1 to 0.33.0, SGLang's in 0.5.5 to 0.5.12 and in
+    0.5.14 to 0.5.23.
+    """
+    read = {
+        "vllm": {">=0.25.1,<=0.33.0"},
+        "sglang": {">=0.5.5,<=0.5.12", ">=0.5.14,<=0.5.23"},
+        "llama.cpp": {""},
+    }
+    for strip in profile.strips:
+        assert strip.versions in read[strip.server]

@@ -177,6 +177,31 @@ def test_the_fast_twin_is_refused_loudly_when_it_differs(monkeypatch: pytest.Mon
     assert lists(kept.encode(["some text"])) == lists(smollm().encode(["some text"]))
 
 
+def test_the_fast_twin_is_refused_when_it_differs_on_a_rendered_prompt_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flat = fast.FastTokenizer._flat
+    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+    def wrong(self: fast.FastTokenizer, texts: list[str], *, free: bool) -> Ragged:
+        found = flat(self, texts, free=free)
+        return Ragged(found.ids + (prompt in texts), found.offsets)
+
+    monkeypatch.setattr(fast.FastTokenizer, "_flat", wrong)
+    assert faster(smollm(), ["some text"]).backend == "fastokens"
+    kept = faster(smollm(), ["some text"], [prompt])
+    assert kept.backend == "tokenizers" and "(encode_marked: text" in kept.note
+
+
+def test_every_text_of_the_sample_has_its_share() -> None:
+    """One long thought a record must not crowd out the answers behind it."""
+    sample = ["r" * 100_000, "the answer"] * 32
+    taken = fast._capped(sample)
+    assert taken.count("the answer") == 32
+    assert sum(map(len, taken)) <= fast.SAMPLE_CHARS
+    assert fast._capped([]) == [] and fast._capped(["abc"]) == ["abc"]
+
+
 def test_without_fastokens_the_reference_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastokens", None)
     kept = faster(smollm(), ["some text"])
