@@ -58,7 +58,8 @@ PROMPT_SOURCE = pl.Enum([s.value for s in PromptSource])
 SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     "grade": GRADE,
     # one of a fixed set: captured, count-equal, whitespace-repair, no-count, count-differs,
-    # ambiguous, captured-contradicts-count, prompt-ids-contradict-count, …
+    # ambiguous, captured-contradicts-count, prompt-ids-contradict-count, edge-unknown,
+    # opening-unproven, stop-token-not-counted, stop-token-reading-unproven, …
     "grade_reason": pl.String(),
     "prompt_source": PROMPT_SOURCE,
     "prompt_reason": pl.String(),  # why there is no rendered prompt; null when there is one
