@@ -35,7 +35,7 @@ GRADE_TITLES: Mapping[str, str] = {
     Grade.A.value: "exact, ids captured",
     Grade.B.value: "count agrees",
     Grade.C.value: "agrees after a known strip",
-    Grade.D.value: "unproven, no count",
+    Grade.D.value: "unproven",
     Grade.E.value: "contradicted or ambiguous",
 }
 
