@@ -66,14 +66,19 @@ def _hashed() -> tuple[pl.Expr, ...]:
         pl.col("content").hash(seed=4),
         pl.col("tool_calls_json").hash(seed=5),
     )
+    holds = pl.any_horizontal(
+        asked.is_not_null(),
+        *(pl.col(c).is_not_null() for c in ("reasoning", "content", "tool_calls_json")),
+        pl.col("completion_ids").is_not_null(),
+    )
     rest = pl.struct(
         "record_id", "created", "latency_s", "finish_reason", "completion_tokens", "choice", "turn"
     ).hash(seed=6)
     tail = pl.col("content").str.tail(48)
     return (
         pl.when(record & asked.is_not_null()).then(prompt).alias("key_prompt"),
-        pl.when(record).then(answer).alias("key_answer"),
-        pl.when(record).then(_mixed(prompt, answer, rest)).alias("key_record"),
+        pl.when(record & holds).then(answer).alias("key_answer"),
+        pl.when(record & holds).then(_mixed(prompt, answer, rest)).alias("key_record"),
         pl.when(pl.col("content").str.len_bytes() > _OPENING)
         .then(pl.col("content").str.head(_OPENING).hash(seed=7))
         .alias("key_opening"),

@@ -176,6 +176,11 @@ def read_prompt(row: Row, place: Json) -> None:
                 continue
             return
         if value.__class__ is str:
+            given = place.get("input") if key == "instruction" else None
+            if (
+                given.__class__ is str and given.strip()
+            ):  # Alpaca rows: the task and what it is about
+                value = f"{value}\n\n{given}"
             system = place.get("system")
             if system.__class__ is str and system:
                 asked = {"role": "user", "content": value}

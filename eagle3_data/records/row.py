@@ -15,8 +15,8 @@ from eagle3_data.records.table import RECORD_SCHEMA, Note
 
 Json = dict[str, Any]
 
-INT64 = 1 << 63
-"""The first integer that no count cell holds."""
+LARGEST = 1 << 53
+"""The first integer that no count cell holds: sums of them stay far from 64 bits."""
 _BLANK = dict.fromkeys(RECORD_SCHEMA)
 
 
@@ -53,12 +53,12 @@ class Row:
             self.wrong(name, value)
 
     def whole(self, column: str, value: Any, name: str) -> None:
-        """Set a count cell from a JSON integer of at most 63 bits, or a float without a
+        """Set a count cell from a JSON integer of at most 53 bits, or a float without a
         fraction.
         """
         if value.__class__ is float and value.is_integer():
             value = int(value)
-        if value.__class__ is int and -INT64 <= value < INT64:
+        if value.__class__ is int and -LARGEST <= value < LARGEST:
             self.cells[column] = value
         elif value is not None:
             self.wrong(name, value)

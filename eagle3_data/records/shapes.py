@@ -54,43 +54,71 @@ def table_from(
     """
     rows = Columns()
     final = len(batch.lines) - 1 if batch.last and batch.torn else -1
-    for i, (line, number, offset) in enumerate(
-        zip(batch.lines, batch.numbers, batch.offsets, strict=True)
-    ):
-        value, note, detail = load(line, i == final)
-        if not (note or repair):
-            usual = read_usual(value, number, offset, len(line))
-            if usual is not None:
-                note, detail = doubles(line, value, usual.keys, usual.long)
-                rows.add_cells(usual.cells, note | batch.notes.get(i, 0), detail)
-                continue
-        value, note, detail = object_of(line, value, note, detail)
-        row = Row()
-        cells = row.cells
-        cells["line"], cells["offset"], cells["length"] = number, offset, len(line)
-        row.notes = note | batch.notes.get(i, 0)
-        if detail is not None:
-            row.details.append(detail)
-        if value is None:
-            cells["status"] = UNREADABLE
-            rows.add(row)
-            continue
-        cells["status"] = RECORD
-        if repair:
-            # a line with a key given twice is never written anew, see `repaired_line`
-            double = note & Note.DUPLICATE_KEYS
-            done = [] if double else repair_record(value, repair, every=turns is Turns.ALL)
-            if done:
-                row.note(Note.REPAIRED)
-                cells["repair"] = ",".join(done)
-        for answer in flatten(value, row, line, turns):
-            rows.add(answer)
+    for i in range(len(batch.lines)):
+        try:
+            _take(rows, batch, i, i == final, turns, repair)
+        except (RecursionError, TypeError) as error:
+            # orjson reads 1,020 levels and writes 254; it says so with a TypeError
+            if isinstance(error, TypeError) and "ecursion" not in str(error):
+                raise
+            rows.add(_too_deep(batch, i))
     for fault in batch.faults:
         rows.add(_fault_row(fault))
     table = rows.frame(batch.file_no)
     if batch.faults and batch.lines:
         table = table.sort("line", nulls_last=False, maintain_order=True)
     return table
+
+
+def _take(
+    rows: Columns,
+    batch: LineBatch,
+    i: int,
+    torn: bool,
+    turns: Turns,
+    repair: Sequence[Markers] | None,
+) -> None:
+    """Add the rows of line `i` of the batch."""
+    line, number, offset = batch.lines[i], batch.numbers[i], batch.offsets[i]
+    value, note, detail = load(line, torn)
+    if not (note or repair):
+        usual = read_usual(value, number, offset, len(line))
+        if usual is not None:
+            note, detail = doubles(line, value, usual.keys, usual.long)
+            rows.add_cells(usual.cells, note | batch.notes.get(i, 0), detail)
+            return
+    value, note, detail = object_of(line, value, note, detail)
+    row = Row()
+    cells = row.cells
+    cells["line"], cells["offset"], cells["length"] = number, offset, len(line)
+    row.notes = note | batch.notes.get(i, 0)
+    if detail is not None:
+        row.details.append(detail)
+    if value is None:
+        cells["status"] = UNREADABLE
+        rows.add(row)
+        return
+    cells["status"] = RECORD
+    if repair:
+        # a line with a key given twice is never written anew, see `repaired_line`
+        double = note & Note.DUPLICATE_KEYS
+        done = [] if double else repair_record(value, repair, every=turns is Turns.ALL)
+        if done:
+            row.note(Note.REPAIRED)
+            cells["repair"] = ",".join(done)
+    for answer in flatten(value, row, line, turns):
+        rows.add(answer)
+
+
+def _too_deep(batch: LineBatch, i: int) -> Row:
+    row = Row()
+    cells = row.cells
+    cells["status"] = UNREADABLE
+    cells["line"], cells["offset"] = batch.numbers[i], batch.offsets[i]
+    cells["length"] = len(batch.lines[i])
+    row.notes = batch.notes.get(i, 0)
+    row.note(Note.BAD_JSON, "nested too deep: more than 250 levels of objects and lists")
+    return row
 
 
 def _fault_row(fault: LineFault) -> Row:

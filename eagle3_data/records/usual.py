@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from eagle3_data.records.answers import EMPTY, MISSING, NULL, TEXT
 from eagle3_data.records.bodies import server_of
 from eagle3_data.records.requests import ROLES
-from eagle3_data.records.row import INT64, Json, dump
+from eagle3_data.records.row import LARGEST, Json, dump
 from eagle3_data.records.table import Status
 
 _LINE = frozenset({"id", "request", "response", "latency_s"})
@@ -90,9 +90,9 @@ def read_usual(value: Any, number: int, offset: int, size: int) -> Usual | None:
         or made_by.__class__ is not str
         or asked_of.__class__ is not str
         or not (created.__class__ is fed.__class__ is made.__class__ is index.__class__ is int)
-        or not (0 <= created < INT64 and 0 <= fed < INT64 and 0 <= made < INT64)
+        or not (0 <= created < LARGEST and 0 <= fed < LARGEST and 0 <= made < LARGEST)
         or not 0 <= index < 1 << 31
-        or (limit is not None and (limit.__class__ is not int or not 0 <= limit < INT64))
+        or (limit is not None and (limit.__class__ is not int or not 0 <= limit < LARGEST))
         or (prompt_ids is not None and prompt_ids.__class__ is not list)
         or (ids is not None and ids.__class__ is not list)
         or choice.get("logprobs") is not None
@@ -132,7 +132,7 @@ def read_usual(value: Any, number: int, offset: int, size: int) -> Usual | None:
                 thinking = details.get("reasoning_tokens")
         elif details is not None:
             return None
-    if thinking is not None and (thinking.__class__ is not int or not 0 <= thinking < INT64):
+    if thinking is not None and (thinking.__class__ is not int or not 0 <= thinking < LARGEST):
         return None
     if "reasoning_tokens" in usage or "output_tokens_details" in usage:
         return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ERROR_BODY = int(Note.ERROR_BODY)
 COLUMNS = (
     "reasoning", "content", "tool_calls_json", "finish_reason", "stop_reason", "server",
-    "server_version", "notes", "status",
+    "server_version", "notes", "status", "settings_json",
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def answers(
     out: list[Answer | None] = []
     columns = [records.get_column(name).to_list() for name in COLUMNS]
     for *row, inside, quoting in zip(*columns, thinking, spelled, strict=True):
-        reasoning, content, calls_json, finish, reason, server, version, notes, status = row
+        reasoning, content, calls_json, finish, reason, server, version, notes, status, *rest = row
         if status != Status.RECORD or notes & ERROR_BODY:
             out.append(None)
             continue
@@ -59,10 +59,16 @@ def answers(
         out.append(
             Answer(
                 reasoning or "", content or "", calls, inside,
-                stop, end, stop_text, quoting, strips[place], server is not None,
+                stop, end, stop_text, bool(stop_text) and _keeps_stop(rest[0]),
+                quoting, strips[place], server is not None,
             )
         )  # fmt: skip
     return out
+
+
+def _keeps_stop(settings: str | None) -> bool:
+    """Whether the request asked to leave the stop string in the text (a vLLM option)."""
+    return '"include_stop_str_in_output":true' in (settings or "").replace(" ", "")
 
 
 def thinks(records: pl.DataFrame, profile: Profile) -> list[bool]:

@@ -58,7 +58,8 @@ class Answer:
     """One captured answer. `calls`: tool calls as text fields, None without. `end`: the end-of-turn
     id when it ended.
 
-    `spelled`: a text spells a marker. `stripped`: where its server strips; `named`: the server is
+    `stop_kept`: the request asked to leave the stop string in the text. `spelled`: a text spells a
+    marker. `stripped`: where its server strips; `named`: the server is
     known.
     """
 
@@ -69,6 +70,7 @@ class Answer:
     stop: Stop
     end: int | None
     stop_text: str = ""
+    stop_kept: bool = False
     spelled: bool = False
     stripped: frozenset[Place] = frozenset()
     named: bool = False
@@ -183,9 +185,9 @@ def _shapes(answer: Answer, grammar: Grammar) -> Iterator[_Shape]:
         else:
             # Not the empty thought: `</think>C` is as long as every split of C by one closing
             # marker, so a count can not tell it from a thought and an answer joined without one.
-            ways.append(
-                (forms.bare if answer.calls is not None else forms.bare_answer, WHOLE - THOUGHT)
-            )
+            # Nor a line end that the server stripped before C: there is no marker for it to follow.
+            bare = forms.bare if answer.calls is not None else forms.bare_answer
+            ways.append((bare, WHOLE - REPLY))
         if answer.thinking and answer.reasoning and grammar.may_open is not None:
             ways += [((grammar.may_open, *parts), reach) for parts, reach in ways]
         for parts, reach in ways:
@@ -228,7 +230,7 @@ def _fields(answer: Answer, grammar: Grammar, ended: bool) -> tuple[dict[Slot, S
     if answer.calls is not None and grammar.tools is not None:
         tools = tool_stream(answer.calls, grammar.tools, grammar.markers, ended=ended)
     reasoning, content = answer.reasoning, answer.content
-    if answer.stop_text:  # a stop string is sampled, then cut from the text
+    if answer.stop_text and not answer.stop_kept:  # sampled, then cut from the text
         if content:
             content += answer.stop_text
         else:

@@ -27,7 +27,7 @@ from eagle3_data.tokens.candidates import (
     uncounted,
 )
 from eagle3_data.tokens.edges import loose
-from eagle3_data.tokens.grammar import Grammar
+from eagle3_data.tokens.grammar import Grammar, Place
 from eagle3_data.tokens.markers import Stream
 from eagle3_data.tokens.samples import Grade
 
@@ -260,12 +260,29 @@ def _decision(candidate: Candidate, pool: Pool, grade: Grade, reason: str) -> De
     return Decision(candidate.stream, pool.length(candidate.stream), grade, reason)
 
 
+def _may_be_stripped(decision: Decision, answer: Answer, grammar: Grammar) -> bool:
+    """A thought that was cut right after its closing marker is as long as one cut after a line end
+    that the server took away: only a named server that leaves the edge alone can tell them apart.
+    """
+    cut = answer.stop is not Stop.ENDED and answer.reasoning
+    if not cut or answer.content or answer.calls is not None or not answer.thinking:
+        return False
+    closed = grammar.markers.close is not None and grammar.markers.close in (decision.stream or ())
+    strips = not answer.named or Place.REASONING_RIGHT in answer.stripped
+    return closed and strips and decision.reason != "no-count"
+
+
 def _capped(decision: Decision, answer: Answer, grammar: Grammar) -> Decision:
     """Lower the grade of what text can not prove: tool calls a server re-wrote, a thought the
     grammar has no place for.
     """
     if answer.reasoning and not (grammar.on.thought and answer.thinking):
         return Decision(decision.stream, decision.tokens, Grade.E, "no-grammar")
+    if decision.grade is not Grade.E and _may_be_stripped(decision, answer, grammar):
+        return Decision(decision.stream, decision.tokens, Grade.E, "ambiguous")
+    if answer.stop_text and decision.grade in (Grade.B, Grade.C):
+        # The last token may reach beyond the stop string: 43 of 79 such rows were equally long.
+        return Decision(decision.stream, decision.tokens, Grade.D, "stop-string")
     if answer.calls is None or decision.grade is Grade.E:
         return decision
     if grammar.tools is None:

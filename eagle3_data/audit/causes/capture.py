@@ -90,9 +90,12 @@ def _field(case: Case, rows: pl.DataFrame) -> tuple[str, str, str]:
             "read `message.reasoning` (vLLM >= 0.16 names it so), or store the whole response body",
         )
     if _most(new):
+        counted = rows["completion_tokens"].drop_nulls().len() > 0
         return (
             "thought-not-returned",
-            "the server counted a thought that it did not return",
+            "the server counted a thought that it did not return"
+            if counted
+            else "the reasoning field is there and empty: no thought was returned",
             "ask without `include_reasoning: false` and with a reasoning parser that fits"
             f" ({parser_flag(case, rows)})",
         )
