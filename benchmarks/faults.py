@@ -1,9 +1,9 @@
 """Known faults as functions on a clean captured row: what the mutation test plants and expects to
-be named.
+be named and kept out.
 
-Each fault says where it comes from (the row of the failure catalogue), how it changes the row, and
-which rules must name it. `TEXT` faults are planted on the row without its captured ids, as a client
-that stores only text would have it; `IDS` faults keep them.
+Each fault says where it comes from (the row of the failure catalogue), how it changes the row,
+which rules must name it, and what must become of its line. `TEXT` faults are planted on the row
+without its captured ids, as a client that stores only text would have it; `IDS` faults keep them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,21 @@ class Base(StrEnum):
     IDS = "ids"
 
 
+class Expected(StrEnum):
+    """What must become of the line that holds a fault."""
+
+    OUT = "out"
+    """Quarantined or unreadable. Of a fault of two lines (a repetition, a collision) one of them is
+    enough.
+    """
+    TOLD = "told"
+    """Named by a warning: the sample may be sound, its owner decides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`plant` returns the lines that replace the row. `rules`: codes of which at least one must
-    fire on these lines.
+    fire on these lines. `expected`: what must become of them.
     """
 
     name: str
@@ -37,6 +48,7 @@ class Fault:
     plant: Callable[[Row, random.Random, Row], list[bytes]]
     rules: tuple[str, ...]
     heuristic: bool = False
+    expected: Expected = Expected.OUT
 
 
 def line(row: Row) -> bytes:
@@ -65,7 +77,12 @@ RawEdit = Callable[[Row, random.Random, Row], list[bytes]]
 
 
 def edits(
-    name: str, source: str, *rules: str, base: Base = Base.TEXT, heuristic: bool = False
+    name: str,
+    source: str,
+    *rules: str,
+    base: Base = Base.TEXT,
+    heuristic: bool = False,
+    expected: Expected = Expected.OUT,
 ) -> Callable[[Edit], Edit]:
     """Register a fault that changes the row in place. Its third argument is another clean row."""
 
@@ -74,7 +91,7 @@ def edits(
             edit(row, rng, other)
             return [line(row)]
 
-        FAULTS.append(Fault(name, source, base, plant, rules, heuristic))
+        FAULTS.append(Fault(name, source, base, plant, rules, heuristic, expected))
         return edit
 
     return register
@@ -150,6 +167,12 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 @edits("same text in both fields", "A09", "CAP008")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     message(row)["content"] = message(row)["reasoning"]
+
+
+@edits("thought cut by the limit, in another server's word", "A07", "CAP011")
+def _(row: Row, rng: random.Random, other: Row) -> None:
+    message(row)["content"] = ""
+    choice(row)["finish_reason"] = rng.choice(["length", "max_tokens", "max_output_tokens"])
 
 
 @edits("no answer after a long thought, stopped", "A10", "CAP009")
@@ -380,13 +403,19 @@ def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [orjson.dumps({"url": "u", "title": "t", "rank": 3})]
 
 
-@edits("user turn twice", "C21", "CHT002", heuristic=True)
+@edits("user turn twice", "C21", "CHT002", heuristic=True, expected=Expected.TOLD)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     last = row["request"]["messages"][-1]
     row["request"]["messages"] += [dict(last, content=other["request"]["messages"][-1]["content"])]
 
 
-@edits("dialogue begins with the assistant", "C21", "CHT001", heuristic=True)
+@edits(
+    "dialogue begins with the assistant",
+    "C21",
+    "CHT001",
+    heuristic=True,
+    expected=Expected.TOLD,
+)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["request"]["messages"] = [
         {"role": "assistant", "content": "Hello."},
@@ -411,6 +440,12 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 def _(row: Row, rng: random.Random, other: Row) -> None:
     choice(row)["token_ids"] = choice(other)["token_ids"]
     row["response"]["usage"] = other["response"]["usage"]
+
+
+@edits("spaces lost from the text beside the ids", "D13", "TOK004", base=Base.IDS)
+def _(row: Row, rng: random.Random, other: Row) -> None:
+    m = message(row)
+    m["reasoning"] = m["reasoning"].replace(" ", "")
 
 
 @edits("marker encoded as several tokens", "D10", "WRP006", base=Base.IDS)
@@ -442,7 +477,13 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["usage"]["completion_tokens"] -= 1
 
 
-@edits("prompt ids empty, completion ids there", "D15", "TOK013", base=Base.IDS)
+@edits(
+    "prompt ids empty, completion ids there",
+    "D15",
+    "TOK013",
+    base=Base.IDS,
+    expected=Expected.TOLD,
+)
 def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["prompt_token_ids"] = rng.choice([None, []])
 
@@ -471,6 +512,13 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 @raw("record written twice", "C16", "SET001", base=Base.IDS)
 def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
     return [line(row), line(row)]
+
+
+@raw("prompt and answer captured again under another id", "C16", "SET002", base=Base.IDS)
+def _(row: Row, rng: random.Random, other: Row) -> list[bytes]:
+    again = copy.deepcopy(row)
+    again["id"], again["response"]["created"] = f"{row['id']}-again", row["response"]["created"] + 9
+    return [line(row), line(again)]
 
 
 @raw("same id, other content", "H04", "SET003")
