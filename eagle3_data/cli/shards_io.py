@@ -108,8 +108,8 @@ def import_(
         for text in made.notes:
             console.note(f"note: {text}")
         console.note(
-            "note: grade D: that the model sampled these ids, and in which order of prompt and"
-            " answer, only their origin can say"
+            "note: grade D: rows of ids do not prove that the model sampled them; only a capture"
+            " with the server's ids does"
         )
     for reason, count in made.refused.items():
         console.note(f"warning: {count:,} rows refused: {reason}")
