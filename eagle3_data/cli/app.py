@@ -7,6 +7,8 @@ rich's help pages 0.24 s).
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -86,4 +88,10 @@ def _door(
 def main() -> None:
     """Entry point of the console script."""
     console.tolerant()
+    if "" in sys.argv[1:]:
+        # `--quarantine "$UNSET"` would mean the working folder, `--tokenizer ""` none at all
+        console.note("error: an argument is empty; is a variable unset? Fill it, or leave it out")
+        raise SystemExit(Exit.FAULT)
+    # so that the spooled copy of standard input is removed when the process is asked to end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app(prog_name="eagle3-data")

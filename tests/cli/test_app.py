@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,17 @@ def test_verbose_shows_the_traceback() -> None:
     assert got.stderr.endswith(
         "error: gone.jsonl: no such file; check the path and the working directory\n"
     )
+
+
+@pytest.mark.parametrize("option", ["--quarantine", "--tokenizer", "--profile"])
+def test_an_empty_argument_is_refused(tmp_path: Path, option: str) -> None:
+    capture = Path(__file__).parent.parent.parent / "fixtures/captures/clean_smollm2-think.jsonl"
+    run = subprocess.run(
+        [sys.executable, "-m", "eagle3_data", "check", str(capture), option, ""],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "an argument is empty" in run.stderr
+    assert list(tmp_path.iterdir()) == []
