@@ -240,9 +240,9 @@ def begin(
 
 
 _SWITCH = 0.0005
-"""Seconds that a worker waits for the interpreter lock at most. It asks for it at each of some 100
-calls of Polars a batch; at Python's 5 ms that waiting was longer than the work (whole run 1.4
-instead of 1.1 s on two cores).
+"""Seconds after which a thread that waits for the interpreter lock asks for it; Python's own value
+is 5 ms. A worker needs the lock at each of some 100 calls of Polars a batch. Whole run 1.45 to
+1.22 s at best, in other comparisons no gain: docs/speed.md.
 """
 
 
