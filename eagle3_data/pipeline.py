@@ -155,7 +155,7 @@ class Run:
         found = corpus_findings(judged.light, self.thresholds, self.rules.run)
         if more is not None:
             found = pl.concat([found, more])
-        return finish(judged, found, self.rules.severities, lines=self.reading.lines)
+        return finish(judged, found, lines=self.reading.lines)
 
     def report(
         self, outcome: Outcome, *, rules: Sequence[Rule] = (), notes: Sequence[str] = ()

@@ -141,15 +141,14 @@ def merge(parts: Iterable[Judged]) -> Judged:
 def finish(
     judged: Judged,
     corpus: pl.DataFrame | None = None,
-    severities: Mapping[str, Severity] | None = None,
     *,
     lines: int | None = None,
 ) -> Outcome:
     """Verdicts and ledger of a whole run.
 
-    `corpus`: findings of the corpus rules. `severities`: code → severity set by the user; IGNORE
-    drops the findings. `lines`: lines that the readers handed over, counted apart; without it the
-    rows of `judged.light` are counted. Raises LedgerError when the ledger does not balance.
+    `corpus`: findings of the corpus rules. `lines`: lines that the readers handed over, counted
+    apart; without it the rows of `judged.light` are counted. Raises LedgerError when the ledger
+    does not balance.
     """
     findings = judged.findings
     if corpus is not None and corpus.height:
@@ -163,7 +162,6 @@ def finish(
                 ),
             ]
         )
-    findings = _with_severities(findings, severities or {})
     foreign = foreign_files(judged.light, findings)
     findings = without_noise(findings, foreign)
     records = _with_verdicts(judged.light, findings)
@@ -268,15 +266,6 @@ def _rows(frame: pl.DataFrame, fired: pl.Series, rule: Rule, detail: pl.Expr) ->
         )
         .collect()
     )
-
-
-def _with_severities(findings: pl.DataFrame, severities: Mapping[str, Severity]) -> pl.DataFrame:
-    if not severities:
-        return findings
-    wanted = {code: severity.value for code, severity in severities.items()}
-    return findings.with_columns(
-        severity=pl.col("code").replace_strict(wanted, default=pl.col("severity"))
-    ).filter(pl.col("severity") != Severity.IGNORE.value)
 
 
 def _with_verdicts(records: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:

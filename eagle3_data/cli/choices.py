@@ -59,11 +59,11 @@ def severities(
     fixed: Settings, ignore: tuple[str, ...], error: tuple[str, ...], warn: tuple[str, ...]
 ) -> dict[str, tuple[str, ...]]:
     """What to ignore, raise, lower. A code of the file gives way to an option that covers it."""
-    from eagle3_data.audit.rules import named
+    from eagle3_data.audit.rules import covered, named
 
     levels: dict[str, str] = {}
     for word in sorted(fixed.severity, key=len):  # the longer word is the nearer one
-        levels.update(dict.fromkeys(named([word]), fixed.severity[word]))
+        levels.update(dict.fromkeys(covered(word), fixed.severity[word]))
     for code in named((*ignore, *error, *warn)):
         levels.pop(code, None)
 

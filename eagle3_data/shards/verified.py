@@ -79,7 +79,6 @@ class Verification:
         *,
         seconds: float = 0.0,
         versions: Mapping[str, str] | None = None,
-        severities: Mapping[str, Severity] | None = None,
     ) -> Report:
         """The report of the audit over these findings: the same formats, the same exit codes."""
         from eagle3_data.audit.judge import Judged, finish, light
@@ -90,7 +89,7 @@ class Verification:
             write_up,
         )
 
-        outcome = finish(Judged(self.frame(), light(self.rows())), severities=severities)
+        outcome = finish(Judged(self.frame(), light(self.rows())))
         facts = self.manifest.facts if self.manifest else None
         return write_up(
             outcome,

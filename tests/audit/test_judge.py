@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hand_made import BAD_JSON, CUT, MISSING, RULES, records
@@ -178,12 +180,16 @@ def test_corpus_findings_count_for_the_verdict_and_may_miss_columns() -> None:
     assert outcome.findings.select("code", "line").rows() == [("SET002", None), ("SET001", 2)]
 
 
-def test_severities_of_the_user_decide() -> None:
+def test_the_severity_of_the_rule_that_ran_decides() -> None:
     rows = [{"reasoning_state": "null"}, {"finish_reason": "length"}]
-    lowered = run(rows, severities={"CAP001": Severity.WARN, "GEN001": Severity.ERROR})
-    assert lowered.records["verdict"].to_list() == ["keep", "quarantine"]
-    dropped = run(rows, severities={"CAP001": Severity.IGNORE})
-    assert dropped.findings["code"].to_list() == ["GEN001"]
+    given = {"CAP001": Severity.WARN, "GEN001": Severity.ERROR}
+    rules = [replace(r, severity=given.get(r.code, r.severity)) for r in RULES]
+    outcome = run(rows, rules)
+    assert outcome.records["verdict"].to_list() == ["keep", "quarantine"]
+    assert outcome.findings.select("code", "severity").rows() == [
+        ("CAP001", "warn"),
+        ("GEN001", "error"),
+    ]
 
 
 def test_a_ledger_that_does_not_balance_raises() -> None:

@@ -177,6 +177,27 @@ def test_choice_sets_severities_and_tells_what_is_left() -> None:
     assert choose_rules().left[0].reason == "off unless selected"
 
 
+@pytest.mark.parametrize(
+    ("words", "runs_as"),
+    [
+        ({}, None),
+        ({"select": ["RAW"]}, None),
+        ({"warn": ["RAW"]}, None),
+        ({"error": ["ALL"]}, None),
+        ({"select": ["RAW021"]}, Severity.WARN),
+        ({"warn": ["RAW021"]}, Severity.WARN),
+        ({"error": ["RAW021"]}, Severity.ERROR),
+        ({"select": ["RAW021"], "error": ["RAW"]}, Severity.ERROR),
+        ({"ignore": ["RAW021"], "error": ["RAW021"]}, None),
+    ],
+)
+def test_a_rule_that_is_off_runs_only_when_named_itself(
+    words: dict[str, list[str]], runs_as: Severity | None
+) -> None:
+    run = {rule.code: rule.severity for rule in choose_rules(**words).run}
+    assert run.get("RAW021") is runs_as
+
+
 @pytest.mark.parametrize("tokenizer", [None, TOKENIZERS / "smollm2-think"])
 def test_clean_records_have_no_error(tokenizer: Path | None) -> None:
     report = eagle3_data.check(

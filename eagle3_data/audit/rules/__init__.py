@@ -7,7 +7,7 @@ nothing, and that every rule is either run or told as left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice", "Rule", "RuleError", "Scope", "Severity",
-    "all_rules", "choose_rules", "named", "select",
+    "all_rules", "choose_rules", "covered", "named",
 ]  # fmt: skip
 
 FAMILIES = (
@@ -35,14 +35,10 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rules of a run, each under its severity in it, and why the others are `left`.
-
-    `severities`: code → severity, where the user set one or a selection turned a rule on.
-    """
+    """The rules of a run, each under its severity in it, and why the others are `left`."""
 
     run: tuple[Rule, ...]
     left: tuple[RuleNotRun, ...]
-    severities: Mapping[str, Severity]
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -73,6 +69,14 @@ def named(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(codes))
 
 
+def covered(word: str) -> tuple[str, ...]:
+    """Codes whose severity `word` sets: those it names, without rules that are off by default
+    unless it is their own code or name. Raises RuleError.
+    """
+    off = _off([word])
+    return tuple(code for code in named([word]) if code not in off)
+
+
 def choose_rules(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
@@ -84,19 +88,25 @@ def choose_rules(
     """Which rules run: those of `select` (all when empty) without those of `ignore`.
 
     `error`, `warn`: rules that run under that severity; a word that names one rule beats a family,
-    and where both name it alike, `error` wins. A rule that is off by default runs as WARN when
-    `select` names it itself. Without `with_tokens` rules that need a tokenizer are left out.
-    Raises RuleError.
+    and where both name it alike, `error` wins. A rule that is off by default runs only when a word
+    of any of them names it itself, not by ALL or a prefix: as WARN unless `error` names it. Without
+    `with_tokens` rules that need a tokenizer are left out. Raises RuleError.
     """
     from eagle3_data.audit.report import RuleNotRun
 
     chosen = _split(select)
     wanted, dropped = set(named(chosen or ["ALL"])), set(named(ignore))
-    severities = _off_rules_named(chosen)
-    given = [(named([word]), Severity.WARN) for word in _split(warn)]
-    given += [(named([word]), Severity.ERROR) for word in _split(error)]
+    lowered, raised = _split(warn), _split(error)
+    off = _off((*chosen, *lowered, *raised))
+    severities = {
+        rule.code: Severity.WARN
+        for rule in all_rules()
+        if rule.severity is Severity.IGNORE and rule.code not in off
+    }
+    given = [(named([word]), Severity.WARN) for word in lowered]
+    given += [(named([word]), Severity.ERROR) for word in raised]
     for codes, severity in sorted(given, key=lambda pair: -len(pair[0])):
-        severities.update(dict.fromkeys(codes, severity))
+        severities.update(dict.fromkeys((code for code in codes if code not in off), severity))
     run: list[Rule] = []
     left: list[RuleNotRun] = []
     for rule in all_rules():
@@ -116,21 +126,21 @@ def choose_rules(
             run.append(rule if severity is rule.severity else replace(rule, severity=severity))
         else:
             left.append(RuleNotRun(rule.code, rule.name, reason))
-    return Choice(tuple(run), tuple(left), severities)
+    return Choice(tuple(run), tuple(left))
 
 
 def _split(words: Iterable[str]) -> list[str]:
     return [part.strip() for text in words for part in text.split(",") if part.strip()]
 
 
-def _off_rules_named(words: Sequence[str]) -> dict[str, Severity]:
-    """Rules that are off by default and that a word names itself, not by ALL or a prefix."""
+def _off(words: Sequence[str]) -> frozenset[str]:
+    """Rules that stay off: off by default, and no word names them itself."""
     names = {word.lower() for word in words}
-    return {
-        rule.code: Severity.WARN
+    return frozenset(
+        rule.code
         for rule in all_rules()
-        if rule.severity is Severity.IGNORE and {rule.code.lower(), rule.name} & names
-    }
+        if rule.severity is Severity.IGNORE and not {rule.code.lower(), rule.name} & names
+    )
 
 
 def _near(word: str, known: Sequence[Rule]) -> str:

@@ -132,7 +132,8 @@ def hidden_system_prompt(r: Columns) -> pl.Expr:
     Why it matters: a default system message or a date was added on the way; the drafter must be
     trained behind the same prompt.
     What to do: write the system message into the request, or capture with prompt ids.
-    Not flagged: records with captured prompt ids (they are the truth; TOK006 compares them).
+    Not flagged: records with captured prompt ids (they are the truth; TOK006 compares them). TOK007
+    keeps silent here.
     """
     more = r.prompt_tokens - r.prompt_tokens_rendered
     return (

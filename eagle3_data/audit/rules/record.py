@@ -79,8 +79,9 @@ def content_parts(r: Columns) -> pl.Expr:
 def non_text_content(r: Columns) -> pl.Expr:
     """A content has parts that are no text, such as an image.
 
-    Why it matters: the ids of an image can not be rebuilt from the record.
-    What to do: leave these records out, or capture the ids of prompt and completion.
+    Why it matters: the ids of an image can not be rebuilt from the record, and captured ids are no
+    help: they only hold its place, so that hidden states made from them are not the served ones.
+    What to do: leave these records out.
     """
     return r.noted(Note.CONTENT_NON_TEXT)
 

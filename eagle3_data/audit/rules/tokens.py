@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from eagle3_data.audit.rules.chat import hidden_system_prompt
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
 from eagle3_data.records.ends import FINISHED
 from eagle3_data.tokens.samples import NO_REQUEST, Grade, PromptSource
@@ -152,12 +153,14 @@ def prompt_count_differs(r: Columns) -> pl.Expr:
     Why it matters: the drafter would be trained behind a prompt that the model never saw.
     What to do: pass the server's chat template and the request's chat_template_kwargs, or capture
     prompt ids.
-    Not flagged: captured prompt ids, prompts laid out without a template.
+    Not flagged: captured prompt ids, prompts laid out without a template, a hidden system prompt
+    (CHT009).
     """
     return (
         (r.prompt_source == PromptSource.TEMPLATE.value)
         & r.prompt_ids.is_null()
         & (r.prompt_tokens != r.prompt_tokens_rendered)
+        & ~hidden_system_prompt(r).fill_null(False)
     )
 
 
