@@ -152,7 +152,7 @@ class Run:
         from eagle3_data.audit.corpus import corpus_findings
         from eagle3_data.audit.judge import finish
 
-        found = corpus_findings(judged.light, self.thresholds, self.rules.run)
+        found = corpus_findings(judged.light, self.thresholds, self.rules.run, judged.findings)
         if more is not None:
             found = pl.concat([found, more])
         return finish(judged, found, lines=self.reading.lines)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from eagle3_data.audit.holdout import Holdout as Holdout
+from eagle3_data.audit.rules.registry import Severity
 from eagle3_data.audit.shift import words
 from eagle3_data.records.table import Status
 
@@ -95,14 +96,20 @@ def _mixed(*hashes: pl.Expr) -> pl.Expr:
 
 
 def corpus_findings(
-    light: pl.DataFrame, thresholds: Thresholds, rules: Sequence[Rule]
+    light: pl.DataFrame,
+    thresholds: Thresholds,
+    rules: Sequence[Rule],
+    findings: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Findings (columns of the findings frame) of the corpus rules among `rules`, in their order.
 
-    `light`: all light records in the order of the inputs, with KEY_COLUMNS. A finding of a whole
-    file has a null `line`.
+    `light`: all light records in the order of the inputs, with KEY_COLUMNS. `findings`: those of
+    the record rules; of equal records one without an error is kept. A finding of a whole file has a
+    null `line`.
     """
-    records = light.with_row_index("row").filter(pl.col("status") == Status.RECORD.value)
+    records = _with_wrong(light.with_row_index("row"), findings).filter(
+        pl.col("status") == Status.RECORD.value
+    )
     parts: list[pl.DataFrame] = []
     for rule in rules:
         if rule.search is not None and records.height:
@@ -110,6 +117,21 @@ def corpus_findings(
             if found.height:
                 parts.append(_findings(records, found, rule))
     return pl.concat(parts) if parts else _findings(records.clear(), records.clear(), None)
+
+
+def _with_wrong(light: pl.DataFrame, findings: pl.DataFrame | None) -> pl.DataFrame:
+    """`light` with `wrong`: its line has a finding of level error already."""
+    if findings is None or findings.is_empty():
+        return light.with_columns(wrong=pl.lit(False))
+    lines = findings.filter(
+        (pl.col("severity") == Severity.ERROR.value) & pl.col("line").is_not_null()
+    )
+    return light.join(
+        lines.select("file_no", "line", wrong=pl.lit(True)).unique(),
+        on=["file_no", "line"],
+        how="left",
+        maintain_order="left",
+    ).with_columns(pl.col("wrong").fill_null(False))
 
 
 def _findings(records: pl.DataFrame, found: pl.DataFrame, rule: Rule | None) -> pl.DataFrame:

@@ -80,6 +80,33 @@ def test_keys_have_their_schema_and_keep_the_frame() -> None:
     assert keys(frame.clear(), T, Holdout.from_prompts(["Where?"])).schema == out.schema
 
 
+def wrong(lines: list[int]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {"severity": ["error" for _ in lines], "file_no": [0 for _ in lines], "line": lines},
+        schema={"severity": pl.String, "file_no": pl.Int32, "line": pl.Int64},
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ([], [2, 3]),
+        ([1], [3]),  # line 2 is the one to keep, line 1 is out by its own error
+        ([1, 2], []),
+        ([2], [2, 3]),
+        ([1, 2, 3], [2, 3]),
+    ],
+)
+@pytest.mark.parametrize("code", ["SET001", "SET002"])
+def test_of_equal_records_one_without_an_error_is_kept(
+    code: str, bad: list[int], named: list[int]
+) -> None:
+    row = {"user_text": "Where?", "content": "In Oslo, which is the capital of Norway."}
+    rows = [row | ({"record_id": f"r{n}"} if code == "SET002" else {}) for n in range(3)]
+    found = corpus_findings(light(records(rows)), T, RULES, wrong(bad))
+    assert found.filter(pl.col("code") == code)["line"].to_list() == named
+
+
 def test_findings_have_the_schema_of_findings() -> None:
     row = {"user_text": "Where?", "content": "In Oslo, which is the capital of Norway."}
     found = corpus_findings(light(records([row, row])), T, RULES)

@@ -43,19 +43,27 @@ def _later(records: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Rows that repeat `keys` of an earlier LINE, with `first_file` and `first_line`.
 
     Choices and turns of one line are never repetitions of each other: a server that was asked for n
-    samples may give
-    the same text twice.
+    samples may give the same text twice.
     """
     firsts = records.group_by(keys, maintain_order=True).agg(
-        _place("file_no").alias("first_file"), _place("line").alias("first_line"), pl.len()
+        _place("row").alias("first_row"),
+        _place("file_no").alias("first_file"),
+        _place("line").alias("first_line"),
+        pl.len(),
     )
+    other = (pl.col("file_no") != pl.col("first_file")) | (pl.col("line") != pl.col("first_line"))
     return (
         records.join(firsts.filter(pl.col("len") > 1), on=keys, how="inner", maintain_order="left")
-        .filter(
-            (pl.col("file_no") != pl.col("first_file")) | (pl.col("line") != pl.col("first_line"))
-        )
-        .drop("len")
+        .filter((pl.col("row") > pl.col("first_row")) & other)
+        .drop("len", "first_row")
     )
+
+
+def _sound_first(records: pl.DataFrame) -> pl.DataFrame:
+    """Rows of lines without an error before the others: of equal records one that is kept comes
+    first.
+    """
+    return records.sort("wrong", maintain_order=True)
 
 
 def _earlier() -> pl.Expr:
@@ -71,10 +79,11 @@ def duplicate_record(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
 
     Why it matters: a resumed run wrote it again; it counts double in training and leaks between
     train and test.
-    What to do: keep the first one (`--quarantine` does).
+    What to do: keep the first one without another error (`--quarantine` does).
     Not flagged: equal choices of one line.
     """
-    return _told(_later(records, "key_record"), pl.format("same as {}", _earlier()))
+    later = _later(_sound_first(records), "key_record").sort("row")
+    return _told(later, pl.format("same as {}", _earlier()))
 
 
 @corpus_rule("SET002", "duplicate-sample", severity=Severity.ERROR)
@@ -83,12 +92,12 @@ def duplicate_sample(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
 
     Why it matters: at any temperature above zero a long answer does not repeat by chance; at zero
     it adds nothing.
-    What to do: keep the first one.
+    What to do: keep the first one without another error (`--quarantine` does).
     Not flagged: short answers, choices of one line, records that SET001 names.
     """
-    once = records.unique("key_record", keep="first", maintain_order=True)
+    once = _sound_first(records).unique("key_record", keep="first", maintain_order=True)
     long = once.filter(pl.col("key_prompt").is_not_null() & (t.same_answer_chars <= _TEXT))
-    later = _later(long, "key_prompt", "key_answer")
+    later = _later(long, "key_prompt", "key_answer").sort("row")
     return _told(later, pl.format("prompt and answer of {}", _earlier()))
 
 
