@@ -161,7 +161,7 @@ def main() -> int:
             "# Mutation test\n\nMade by `python benchmarks/mutations.py --write FILE`: "
             "known faults planted into clean rows of the real vLLM capture, checked with its "
             "tokenizer.\nA deterministic fault must be named always, a heuristic one in 95 % of "
-            "the cases; the line of one that must be out may not be kept (of two lines, one of them).\n"
+            "the cases; the line of one that must be out may not be kept (of two lines, one).\n"
             "An untouched row may never be named at error level.\n\n" + text
         )
     print(text)
