@@ -114,6 +114,8 @@ def convert(
             )
             judged = merge(travel(run.frames, road, threads))
             outcome = run.finish(judged)
+            if run.reading.cut:
+                return run.report(outcome), None
             refused = refusals(outcome.records, admission)
             if refused.height:
                 outcome = run.finish(judged, refused)
@@ -122,7 +124,7 @@ def convert(
                 rules=tuple(CONVERT_RULES.values()),
                 notes=(*writer.notes, *cut_note(outcome.records, admission)),
             )
-            if report.partial or report.faults:
+            if report.faults:
                 return report, None
             if not _write(writer, spill, outcome, cancel):
                 return replace(report, partial=True), None
