@@ -12,9 +12,12 @@ from typing import Any
 
 import orjson
 
+from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED
 from eagle3_data.records.row import Json, Row, dump, mapping
 from eagle3_data.records.table import Note
 
+_VOUCHED = frozenset((*FINISHED, *CUT_BY_LENGTH))
+"""A server that says how its model ended vouches for the text."""
 _LONGEST = 4096
 _WHOLE = re.compile(
     r"""(?xi)
@@ -79,7 +82,7 @@ def read_row_error(row: Row, value: Json) -> None:
 def read_error_answer(row: Row) -> None:
     """Note an answer that is an error message from its first to its last character."""
     cells = row.cells
-    if cells["finish_reason"] in ("stop", "length", "tool_calls"):
+    if cells["finish_reason"] in _VOUCHED:
         return
     content = cells["content"]
     if not content or len(content) > _LONGEST or cells["reasoning"]:

@@ -14,13 +14,13 @@ from typing import Any
 
 import orjson
 
+from eagle3_data.records.ends import FINISHED
+
 COLUMNS = (
     "sample_id", "messages", "prompt_text", "reasoning", "content", "tool_calls", "tools",
     "template_kwargs", "finish_reason", "truncated", "input_ids",
 )  # fmt: skip
 """What `dialogue` reads of a row, and the formats beside it."""
-
-_ENDED = frozenset({"stop", "tool_calls", "function_call"})
 
 
 class Gap(StrEnum):
@@ -85,7 +85,7 @@ def ended(row: dict[str, Any], end_of_turn: Collection[int]) -> bool:
     was cut off later or no such id is known.
     """
     if row["truncated"] or not end_of_turn:
-        return row["finish_reason"] in _ENDED
+        return row["finish_reason"] in FINISHED
     return bool(row["input_ids"]) and row["input_ids"][-1] in end_of_turn
 
 

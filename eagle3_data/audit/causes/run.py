@@ -7,7 +7,7 @@ import polars as pl
 from eagle3_data.audit.causes.case import ENOUGH, NEARLY_ALL, Case, Found, several
 from eagle3_data.audit.causes.coupling import CUT, MIXED_MODELS, TIMEOUT, WRITTEN_AGAIN
 from eagle3_data.audit.inert import inert
-from eagle3_data.records.ends import CUT_BY_LENGTH
+from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED
 
 CUT_SHARE = 0.01
 BLOCK = 5
@@ -94,9 +94,7 @@ def client_timeout(case: Case) -> Found | None:
     below = timed.filter(
         pl.col("latency_s").is_between(0.9 * longest, 0.99 * longest, closed="left")
     )
-    unfinished = rows.filter(
-        ~pl.col("finish_reason").is_in(["stop", "tool_calls"]).fill_null(False)
-    )
+    unfinished = rows.filter(~pl.col("finish_reason").is_in(FINISHED).fill_null(False))
     if (
         rows.height < max(ENOUGH, SPIKE_SHARE * timed.height)
         or 2 * below.height > rows.height

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
-from eagle3_data.records.ends import CUT_BY_LENGTH
+from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED, STOP_STRING
 from eagle3_data.records.table import Note
 from eagle3_data.tokens.samples import Grade
 
@@ -157,7 +157,7 @@ def ended_in_thought(r: Columns) -> pl.Expr:
 
     Not flagged: tool calls without text; a thought cut by the token limit (CAP010, CAP011).
     """
-    stopped = r.finish_reason.is_in(["stop", "tool_calls"]) | r.finish_reason.is_null()
+    stopped = r.finish_reason.is_in([*FINISHED, *STOP_STRING]) | r.finish_reason.is_null()
     return r.answered & r.has_reasoning & ~r.has_answer & stopped
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import polars as pl
 
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
+from eagle3_data.records.ends import CALLED, STOPPED
 
 
 def _roles(r: Columns) -> pl.Expr:
@@ -212,7 +213,7 @@ def tool_calls_with_stop(r: Columns) -> pl.Expr:
     stream can not be rebuilt.
     What to do: capture with token ids, or let the model choose (`tool_choice: auto`).
     """
-    return (r.n_tool_calls > 0) & (r.finish_reason == "stop")
+    return (r.n_tool_calls > 0) & r.finish_reason.is_in(STOPPED)
 
 
 @rule("CHT014", "tool-calls-lost", severity=Severity.ERROR, at="/response/tool_calls")
@@ -222,7 +223,7 @@ def tool_calls_lost(r: Columns) -> pl.Expr:
     Why it matters: the calls were sampled and are not stored, so that the stream ends in a hole.
     What to do: store `message.tool_calls` and capture again.
     """
-    called = r.finish_reason.is_in(["tool_calls", "function_call"])
+    called = r.finish_reason.is_in(CALLED)
     return called & (r.n_tool_calls.fill_null(0) == 0) & r.raw_tool_call.is_null()
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from eagle3_data.audit.rules.registry import Severity, corpus_rule
 from eagle3_data.audit.shift import shifts
-from eagle3_data.records.ends import CUT_BY_LENGTH
+from eagle3_data.records.ends import CUT_BY_LENGTH, STOPPED
 
 if TYPE_CHECKING:
     from eagle3_data.audit.thresholds import Thresholds
@@ -364,7 +364,7 @@ def answer_format_deviant(records: pl.DataFrame, t: Thresholds) -> pl.DataFrame:
     Not flagged: answers that were cut, answers with tool calls.
     """
     whole = records.filter(
-        (pl.col("finish_reason") == "stop")
+        pl.col("finish_reason").is_in(STOPPED)
         & (pl.col("n_tool_calls").fill_null(0) == 0)
         & (pl.col("content_chars") > 0)
     )

@@ -6,9 +6,8 @@ from __future__ import annotations
 import polars as pl
 
 from eagle3_data.audit.rules.registry import Columns, Severity, rule
-from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED
+from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED, MODERATED, STOP_STRING, STOPPED
 
-MODERATED = ("content_filter", "sensitive", "moderation", "safety", "SAFETY", "PROHIBITED_CONTENT")
 BODIES = ("chat-completion", "text-completion", "responses")
 """Shapes that hold a server's own body; only there a finish_reason is owed."""
 
@@ -73,7 +72,7 @@ def ended_abnormally(r: Columns) -> pl.Expr:
     Why it matters: abort, error and repetition leave half an answer behind HTTP 200.
     What to do: capture the record again; look into the server log at that time.
     """
-    known = [*FINISHED, *CUT_BY_LENGTH, *MODERATED]
+    known = [*FINISHED, *STOP_STRING, *CUT_BY_LENGTH, *MODERATED]
     detected = r.stop_reason == "repetition_detected"
     return ~r.finish_reason.is_in(known) | detected.fill_null(False)
 
@@ -129,7 +128,7 @@ def half_answer(r: Columns) -> pl.Expr:
     Not flagged: an answer without a full stop at its end.
     """
     halved = r.half_end.is_not_null() | r.open_fence
-    return (r.finish_reason == "stop") & halved & (r.n_tool_calls.fill_null(0) == 0)
+    return r.finish_reason.is_in(STOPPED) & halved & (r.n_tool_calls.fill_null(0) == 0)
 
 
 @rule(
@@ -244,7 +243,7 @@ def moderated(r: Columns) -> pl.Expr:
     "ended-by-stop-string",
     severity=Severity.WARN,
     at="/response/stop_reason",
-    detail=lambda r: pl.format("stop string {}", r.stop_reason),
+    detail=lambda r: pl.format("stop string {}", r.stop_reason.fill_null("not stored")),
 )
 def ended_by_stop_string(r: Columns) -> pl.Expr:
     """A stop string of the request ended the answer, not the model.
@@ -255,4 +254,5 @@ def ended_by_stop_string(r: Columns) -> pl.Expr:
     Not flagged: a stop token id.
     """
     text = r.stop_reason.is_not_null() & ~r.stop_reason.str.contains(r"^\[?-?\d+\]?$")
-    return (r.finish_reason == "stop") & text & (r.stop_reason != "repetition_detected")
+    stopped = r.finish_reason.is_in(STOPPED) & text & (r.stop_reason != "repetition_detected")
+    return stopped.fill_null(False) | r.finish_reason.is_in(STOP_STRING)
