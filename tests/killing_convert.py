@@ -64,7 +64,8 @@ def life(directory: Path, left: int | None, workers: int) -> tuple[bool, int]:
         sys.settrace(count)
         convert(
             directory.with_name("capture.jsonl"), directory, tokenizer=TOKENIZER, layout=LAYOUT,
-            warn=["WRP", "CAP", "GEN"], max_length=250, on_too_long="drop-tail", split="train=0.7,val=0.3", workers=workers,
+            warn=["WRP", "CAP", "GEN"], max_length=250, on_too_long="drop-tail",
+            split="train=0.7,val=0.3", workers=workers,
         )  # fmt: skip
         sys.settrace(None)
         with os.fdopen(writing, "w") as pipe:

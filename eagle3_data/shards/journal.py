@@ -121,7 +121,8 @@ def _find_finished(journal: Journal, names: Sequence[str]) -> None:
     if manifest is not None and not manifest.sound:
         raise ShardError(f"{directory / MANIFEST} was edited: restore it, or pass --overwrite")
     begun, listed = (manifest.identity, manifest.shards) if manifest else _read(directory)
-    if begun is not None:
+    # a run that stopped before its first shard left nothing that another one could spoil
+    if begun is not None and (listed or any(SHARD_NAME.fullmatch(name) for name in names)):
         _refuse_other(directory, begun, journal.identity)
     known = [shard.name for shard in listed]
     next_one = [] if begun is None else [shard_name(len(listed))]  # renamed, not yet in the journal

@@ -302,3 +302,11 @@ def test_an_error_in_the_middle_leaves_finished_shards_only(tmp_path) -> None:
     names = sorted(contents(tmp_path))
     assert names[-1] == JOURNAL
     assert all(pq.read_table(tmp_path / name).num_rows for name in names[:-1])
+
+
+def test_a_run_without_a_shard_yet_does_not_hold_the_directory(tmp_path) -> None:
+    with ShardWriter(tmp_path, FACTS, options={"turns": "all"}, layout=SMALL) as writer:
+        writer.write(many(2))
+    assert sorted(contents(tmp_path)) == [JOURNAL]
+    manifest = write(tmp_path, many(60), options={"turns": "last"})
+    assert manifest.identity.options == {"turns": "last"}
