@@ -23,6 +23,7 @@ CAUSES: Final[tuple[Callable[[Case], Found | None], ...]] = (
     # the order matters: a lost thought makes counts differ, so it comes before the token causes
     capture.lost_thought,
     capture.no_parser,
+    capture.foreign_markers,
     capture.closing_marker_only,
     capture.markers_skipped,
     stream.no_prompt,

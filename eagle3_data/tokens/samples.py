@@ -85,6 +85,8 @@ SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     "ends_eot": pl.Boolean(),  # last sampled token is an end-of-turn / stop id of the profile
     "n_open_ids": pl.Int32(),  # think markers as ids in the completion
     "n_close_ids": pl.Int32(),
+    # other control ids of the profile in it, an end of turn as its last id aside
+    "n_control_ids": pl.Int32(),
     # a think marker stands in the captured ids as several ordinary tokens
     "marker_as_text": pl.Boolean(),
     # captured ids decode to the text beside them (modulo known strips); null without captured

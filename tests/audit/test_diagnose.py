@@ -105,6 +105,29 @@ def test_a_field_that_the_server_left_empty() -> None:
     assert "sglang" not in found.next_step
 
 
+def test_a_client_that_reads_the_wrong_field_is_told_once(tmp_path: Path) -> None:
+    """Without a tokenizer 45 of the 300 answers look like another cause by themselves."""
+    rows = [orjson.loads(line) for line in CAPTURE.read_bytes().splitlines()]
+    for row in rows:
+        choice = row["response"]["choices"][0]
+        choice.pop("token_ids", None)
+        row["response"].pop("prompt_token_ids", None)
+        choice["message"].pop("reasoning", None)
+        choice["message"]["reasoning_content"] = None
+    path = tmp_path / "raw_responses.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    (found,) = check([path], profile="smollm2-think", workers=1).diagnoses
+    assert (found.name, found.records) == ("wrong-field-read", len(rows))
+
+
+def test_a_thought_between_the_markers_of_another_family() -> None:
+    foreign = named("thought-in-foreign-markers", "CAP025", lambda r: r.note_detail.is_not_null())
+    strange = {**LOST, "note_detail": "[THINK]"}
+    (found,) = told([strange for _ in range(20)], MISSING, foreign)
+    assert (found.name, found.records) == ("foreign-markers", 20)
+    assert "CAP025" in found.codes and "`eagle3-data profiles`" in found.next_step
+
+
 def test_two_empty_thoughts_in_a_large_file_are_no_pattern() -> None:
     assert told([LOST, LOST] + [{}] * 50) == []
 

@@ -124,6 +124,20 @@ def test_details_hold_evidence(rule: Rule) -> None:
     assert found["detail"].is_not_null().any(), f"{rule.code} never says why"
 
 
+@pytest.mark.parametrize(
+    "code", [r.code for r in RULES if "`--repair`" in r.docs and r.code != "REC016"]
+)
+def test_a_repair_that_a_rule_promises_is_made(code: str) -> None:
+    """On a line of its own fire fixture at least: the rest may have two readings."""
+    (path,) = files(code, "fire")
+    before, after = (
+        eagle3_data.check([path], profile="smollm2-think", repair=repair, workers=1).findings
+        for repair in (False, True)
+    )
+    fired, left = (set(found.filter(pl.col("code") == code)["line"]) for found in (before, after))
+    assert left < fired
+
+
 def test_fixtures_belong_to_rules() -> None:
     stray = [p.name for p in FIXTURES.glob("*.jsonl*") if p.name.split(".")[0] not in CODES]
     assert stray == []

@@ -9,6 +9,7 @@ import polars as pl
 from eagle3_data.audit.causes.case import NEARLY_ALL, Case, Found, median, several
 from eagle3_data.audit.causes.coupling import (
     CLOSING_MARKER_ONLY,
+    FOREIGN_MARKERS,
     KEY_RENAMED,
     THOUGHT_COUNTED,
     THOUGHT_FOLLOWS,
@@ -34,20 +35,22 @@ def lost_thought(case: Case) -> Found | None:
     """The thought was never stored: usage counts it, the file does not hold it."""
     bare = pl.col("reasoning_state").cast(pl.String).fill_null("missing") != "text"
     inside = case.fired(THOUGHT_IN_CONTENT + CLOSING_MARKER_ONLY)
+    foreign = case.fired(FOREIGN_MARKERS)
     thinking = pl.col("thinking_on").fill_null(False)
     # a count decides, whatever stands in content; where nothing was counted the rule does
     missing = thinking & case.fired(THOUGHT_MISSING) & ~inside
     lost = case.fired(THOUGHT_COUNTED) | pl.coalesce(_lost(case), missing)
-    rows = case.records.filter(bare & lost)
+    rows = case.records.filter(bare & lost & ~foreign)
     # a thought too short to show in the count was lost the same way as those of its kind
     kind = pl.col("reasoning_keys").is_in(rows["reasoning_keys"].unique().implode())
-    alike = case.records.filter(bare & (lost | (missing & kind)))
+    alike = case.records.filter(bare & (lost | (missing & kind)) & ~foreign)
     if 2 * rows.height >= alike.height:
         rows = alike
     # one client read all of them: the few whose answers look like a cause of their own are no other
-    whole = case.records.filter(bare & thinking & kind)
+    rules = THOUGHT_MISSING + THOUGHT_COUNTED + THOUGHT_FOLLOWS
+    whole = case.records.filter(bare & thinking & kind & ~foreign)
     if whole.height > rows.height >= NEARLY_ALL * whole.height:
-        rows = whole
+        rows, rules = whole, rules + CLOSING_MARKER_ONLY
     if not case.many(rows):
         return None
     name, title, remedy = _field(case, rows)
@@ -74,7 +77,7 @@ def lost_thought(case: Case) -> Found | None:
         next_step,
         rows,
         families=FAMILIES,
-        rules=THOUGHT_MISSING + THOUGHT_COUNTED + THOUGHT_FOLLOWS + CLOSING_MARKER_ONLY,
+        rules=rules,
     )
 
 
@@ -124,6 +127,27 @@ def no_parser(case: Case) -> Found | None:
     )
 
 
+def foreign_markers(case: Case) -> Found | None:
+    """The thought stands in the answer between the markers of another family."""
+    rows = case.records.filter(case.fired(FOREIGN_MARKERS))
+    if not case.many(rows):
+        return None
+    return case.found(
+        "foreign-markers",
+        f"`content` holds the thought in markers that profile {case.profile.name} does not have",
+        [
+            f"{rows.height:,} records begin with the think marker of another family",
+            f"models of these: {several(rows['model']) or 'not named'}",
+            *case.where(rows),
+        ],
+        "Choose the profile of the model that was served (`eagle3-data profiles`); if it is"
+        f" {case.profile.name}, these answers imitate another model: leave them out.",
+        rows,
+        families=FAMILIES,
+        rules=FOREIGN_MARKERS,
+    )
+
+
 def closing_marker_only(case: Case) -> Found | None:
     """The template opens the thought in the prompt and no parser cut it out: `content` has only the
     closing marker.
@@ -157,7 +181,7 @@ def markers_skipped(case: Case) -> Found | None:
         (pl.col("reasoning_state").cast(pl.String).fill_null("missing") != "text")
         & ~_lost(case).fill_null(True)
         & (pl.col("n_tool_calls").fill_null(0) == 0)
-        & ~case.fired(THOUGHT_IN_CONTENT + CLOSING_MARKER_ONLY)
+        & ~case.fired(THOUGHT_IN_CONTENT + CLOSING_MARKER_ONLY + FOREIGN_MARKERS)
     )
     every = case.everything.filter(pl.col("thinking_on").fill_null(False)).height
     if rows.height < NEARLY_ALL * every or not case.many(rows):

@@ -11,6 +11,7 @@ Names = tuple[str, ...]
 
 THOUGHT_IN_CONTENT: Final[Names] = ("thought-in-content",)
 CLOSING_MARKER_ONLY: Final[Names] = ("closing-marker-only",)
+FOREIGN_MARKERS: Final[Names] = ("thought-in-foreign-markers",)
 THOUGHT_MISSING: Final[Names] = ("reasoning-missing",)
 THOUGHT_COUNTED: Final[Names] = (
     "reasoning-lost-by-usage",

@@ -248,9 +248,10 @@ def marker_of_another_family(r: Columns) -> pl.Expr:
     markers are not control ids.
     What to do: check `--profile`; `eagle3-data profiles` lists the families.
 
-    Not flagged: markers that are quoted or talked about later in the text.
+    Not flagged: markers that are quoted or talked about later in the text; a thought that is
+    nowhere else (CAP025).
     """
-    return r.answered & r.strange_marker.is_not_null()
+    return r.answered & r.strange_marker.is_not_null() & ~(r.thinking_on & ~r.has_reasoning)
 
 
 @rule(

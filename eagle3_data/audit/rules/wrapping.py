@@ -33,8 +33,30 @@ def on_ids(r: Columns) -> pl.Expr:
 
 
 def proven_text(r: Columns) -> pl.Expr:
-    """The captured ids hold each think marker at most once: whatever else spells one is text."""
-    return (r.ids_captured & (r.n_open_ids <= 1) & (r.n_close_ids <= 1)).fill_null(False)
+    """The captured ids spell a think marker as text and hold each one at most once as an id."""
+    once = (r.n_open_ids <= 1) & (r.n_close_ids <= 1)
+    return (r.ids_captured & r.marker_as_text & once).fill_null(False)
+
+
+def proven_plain(r: Columns) -> pl.Expr:
+    """The captured ids hold no control id but think markers and their end, and are what their text
+    encodes to: a control string in it was written letter by letter.
+    """
+    return (r.ids_captured & r.roundtrip & (r.n_control_ids == 0)).fill_null(False)
+
+
+def unmarked(r: Columns) -> pl.Expr:
+    """Captured ids without the marker that the thought needs: the closing one between thought and
+    answer, the opening one where the family samples it.
+    """
+    split = r.has_reasoning & r.has_content & (r.n_close_ids == 0) & (r.wrapper_tokens > 1)
+    joined = r.thinking_on & ~r.has_reasoning & r.content_order.str.contains("c", literal=True)
+    opening = r.expects_open & r.has_reasoning & (r.n_open_ids == 0)
+    return r.ids_captured & (
+        split.fill_null(False)
+        | (joined & (r.n_close_ids == 0) & ~r.asked_about_markers).fill_null(False)
+        | (opening & ~r.prompt_ends_open.fill_null(True)).fill_null(False)
+    )
 
 
 @rule("WRP001", "marker-doubled", severity=ERROR, at="/response", detail=lambda r: r.doubled_marker)
@@ -110,10 +132,12 @@ def marker_in_answer(r: Columns) -> pl.Expr:
     can tell.
     What to do: look at some; capture ids.
 
-    Not flagged: markers inside code or quotes, or where the user asked about them.
+    Not flagged: markers inside code or quotes, where the user asked about them, or that captured
+    ids prove to be text.
     """
     middle = r.content_leads.is_null() & ~r.content_order.str.contains("^c|cc|oo")
-    return r.answered & middle & (r.content_order != "") & ~r.asked_about_markers
+    meant = (r.content_order != "") & ~r.asked_about_markers
+    return r.answered & middle & meant & ~proven_text(r)
 
 
 @rule(
@@ -132,10 +156,10 @@ def marker_as_text(r: Columns) -> pl.Expr:
     What to do: check that the tokenizer is the served model's; some vocabularies have no such
     token.
 
-    Not flagged: an answer that spells a marker beside the real one, or that was asked about it.
+    Not flagged: a marker that is talked about, beside the real ones or in an answer without a
+    thought.
     """
-    real = (r.n_close_ids > 0) & (~r.expects_open.fill_null(False) | (r.n_open_ids > 0))
-    return r.marker_as_text & ~real & ~r.asked_about_markers.fill_null(False)
+    return r.answered & r.marker_as_text & unmarked(r)
 
 
 @rule(
@@ -212,9 +236,11 @@ def control_string_at_end(r: Columns) -> pl.Expr:
     ordinary tokens.
     What to do: set `skip_special_tokens` in the capture, and capture again.
 
-    Not flagged: strings inside code or quotes, or where the user asked about them.
+    Not flagged: strings inside code or quotes, where the user asked about them, or that captured
+    ids prove to be text.
     """
-    return r.answered & r.control_at_end.is_not_null() & ~r.asked_about_markers
+    written = proven_plain(r) & (r.count_delta == 0).fill_null(False)
+    return r.answered & r.control_at_end.is_not_null() & ~r.asked_about_markers & ~written
 
 
 @rule(
@@ -231,9 +257,11 @@ def control_string_inside(r: Columns) -> pl.Expr:
     tokens leaked.
     What to do: check the stop tokens of the server; capture again.
 
-    Not flagged: strings inside code or quotes, or where the user asked about them.
+    Not flagged: strings inside code or quotes, where the user asked about them, or that captured
+    ids prove to be text.
     """
-    return r.answered & r.control_inside.is_not_null() & ~r.asked_about_markers
+    meant = r.control_inside.is_not_null() & ~r.asked_about_markers
+    return r.answered & meant & ~proven_plain(r)
 
 
 @rule(
