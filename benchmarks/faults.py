@@ -409,6 +409,14 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     row["request"]["messages"] += [dict(last, content=other["request"]["messages"][-1]["content"])]
 
 
+@edits("tool result after an answer without a call", "C21", "CHT003")
+def _(row: Row, rng: random.Random, other: Row) -> None:
+    row["request"]["messages"] += [
+        {"role": "assistant", "content": "I look at the clock."},
+        {"role": "tool", "tool_call_id": "functions.now:0", "content": "12:00"},
+    ]
+
+
 @edits(
     "dialogue begins with the assistant",
     "C21",

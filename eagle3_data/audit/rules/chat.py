@@ -46,8 +46,18 @@ def tool_result_without_call(r: Columns) -> pl.Expr:
 
     Why it matters: the model answered a dialogue that its template can not express.
     What to do: repair the order of the messages in the source set and capture again.
+    Not flagged: a result after an assistant message that writes its call as text.
     """
-    return _spoken(r).str.contains("^t|ut")
+    after = _spoken(r).str.contains("at", literal=True)
+    searched = pl.when(after).then(r.messages_json)  # null elsewhere, which costs nothing
+    return _spoken(r).str.contains("^t|ut") | ~searched.str.contains_any(list(_CALLS))
+
+
+_CALLS = (
+    '"tool_calls"', '"function_call"', "tool_use", "<tool_call", "<|tool_call", "tool▁call",
+    "<function", "<invoke", "[TOOL", "python_tag", "Action", "arguments", "parameters", "```",
+)  # fmt: skip
+"""A dialogue that calls a tool, in a field or as text, holds one of these."""
 
 
 @rule("CHT004", "no-user-message", severity=Severity.ERROR, at="/messages", detail=_roles)
