@@ -168,8 +168,8 @@ def check_inert(made: Report, text: str) -> None:
         assert all(c == "\n" or c.isprintable() for c in shown), name
         if name in ("text", "markdown", "github", "html"):
             assert "##[" not in shown
-            starts = [line.lstrip()[:2] for line in shown.split("\n")]
-            assert name == "github" or "::" not in starts
+            # a file named ":" gives ":: 1.2 kB": the runner obeys `::` only with a word behind it
+            assert name == "github" or not re.search(r"(?m)^\s*::\w", shown)
     for line in render(made, "github").decode().splitlines():
         assert re.match(r"::(error|warning) title=", line)
     json.loads(render(made, "json"))
