@@ -97,6 +97,14 @@ def test_the_lines_in_are_the_lines_in_shards_and_those_with_a_reason(tmp_path: 
     assert frame["line_hash"].to_list() == [line_hash(texts[n - 1]) for n in frame["line"]]
 
 
+def test_groups_smaller_than_the_step_of_the_text_check_verify(tmp_path: Path) -> None:
+    layout = Layout(group_rows=1)
+    frame, manifest = converted([VLLM, LLAMA], tmp_path, warn=TOLD, layout=layout)
+    assert len(manifest.shards) == 1 and frame.height > 2 * 64
+    found = verify(tmp_path, tokenizer=TOKENIZER)
+    assert found.sound and found.rows().height == frame.height
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("batch", [7, 50])
 def test_the_bytes_do_not_depend_on_threads_or_batches(

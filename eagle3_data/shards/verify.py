@@ -268,6 +268,8 @@ class _Run:
         assert self.tokenizer is not None
         step = 1 if self.deep else max(1, self.manifest.shards[number].rows // TEXTS_A_SHARD)
         chosen = list(range(-start % step, group.num_rows, step))
+        if not chosen:  # a group smaller than the step
+            return
         for i, detail in text_differs(group.take(chosen), self.tokenizer).items():
             self._tell(rules.TEXT_DIFFERS, number, detail, light.row(chosen[i], named=True))
 
