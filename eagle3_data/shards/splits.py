@@ -73,7 +73,9 @@ def with_splits(frame: pl.DataFrame, splits: Splits) -> pl.DataFrame:
     ids = list(conversations(frame))
     return frame.with_columns(
         pl.Series("conversation_id", ids, dtype=pl.String),
-        pl.Series("split", [splits.of(one) for one in ids], dtype=pl.String),
+        pl.lit(splits.names[0]).alias("split")
+        if len(splits.names) == 1
+        else pl.Series("split", [splits.of(one) for one in ids], dtype=pl.String),
     )
 
 
