@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
@@ -313,21 +313,10 @@ def check(
     """
     from eagle3_data.audit.judge import merge
 
-    options: dict[str, Any] = {
-        "profile": profile,
-        "tokenizer": tokenizer,
-        "chat_template": chat_template,
-        "select": select,
-        "ignore": ignore,
-        "error": error,
-        "warn": warn,
-        "holdout": holdout,
-        "turns": turns,
-        "repair": repair,
-        "thresholds": thresholds,
-        "progress": progress,
-        "cancel": cancel,
-    }
-    run = begin(paths, **options)
+    run = begin(
+        paths, profile=profile, tokenizer=tokenizer, chat_template=chat_template, select=select,
+        ignore=ignore, error=error, warn=warn, holdout=holdout, turns=turns, repair=repair,
+        thresholds=thresholds, progress=progress, cancel=cancel,
+    )  # fmt: skip
     judged = merge(travel(run.frames, run.stations, workers or os.cpu_count() or 1))
     return run.report(run.finish(judged))
