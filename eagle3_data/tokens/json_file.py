@@ -32,7 +32,7 @@ from eagle3_data.tokens.encoding import (
     portions,
     ragged,
 )
-from eagle3_data.tokens.model_files import ModelFiles, TokenizerError
+from eagle3_data.tokens.model_files import ModelFiles, OfFiles, TokenizerError
 from eagle3_data.tokens.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def is_control(text: str, special: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class JsonTokenizer:
+class JsonTokenizer(OfFiles):
     """A tokenizer.json behind the `Tokenizer` interface. Safe for threads: no instance is changed
     after opening.
 
@@ -72,26 +72,6 @@ class JsonTokenizer:
     vocab_size: int
     note: str = ""
     backend: str = "tokenizers"
-
-    @property
-    def name(self) -> str:
-        return self.files.name
-
-    @property
-    def path(self) -> str:
-        return self.files.path
-
-    @property
-    def fingerprint(self) -> str:
-        return self.files.fingerprint
-
-    @property
-    def chat_template(self) -> str | None:
-        return self.files.chat_template
-
-    @property
-    def template_globals(self) -> Mapping[str, str]:
-        return self.files.named
 
     @cached_property
     def bos_id(self) -> int | None:

@@ -61,6 +61,32 @@ class ModelFiles:
         return self.vocabulary.resolve().parent.name if standard else self.vocabulary.stem
 
 
+class OfFiles:
+    """What a reference tokenizer says of itself, read off its `files`."""
+
+    files: ModelFiles
+
+    @property
+    def name(self) -> str:
+        return self.files.name
+
+    @property
+    def path(self) -> str:
+        return self.files.path
+
+    @property
+    def fingerprint(self) -> str:
+        return self.files.fingerprint
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.files.chat_template
+
+    @property
+    def template_globals(self) -> Mapping[str, str]:
+        return self.files.named
+
+
 def find(path: str | Path) -> ModelFiles:
     """Look for the tokenizer at `path`. Raises TokenizerError."""
     place = Path(path)

@@ -22,7 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle3_data.tokens.encoding import clean, decode_known, ragged
-from eagle3_data.tokens.model_files import CONFIG, ModelFiles, TokenizerError, find, text_of
+from eagle3_data.tokens.model_files import (
+    CONFIG,
+    ModelFiles,
+    OfFiles,
+    TokenizerError,
+    find,
+    text_of,
+)
 from eagle3_data.tokens.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -81,7 +88,7 @@ def cut(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class RanksTokenizer:
+class RanksTokenizer(OfFiles):
     """A rank file behind the `Tokenizer` interface. `slots`: control text → id; all of them are
     parsed in a rendered prompt.
     """
@@ -93,26 +100,6 @@ class RanksTokenizer:
     special: frozenset[int] = field(repr=False)
     note: str = ""
     backend: str = "tiktoken"
-
-    @property
-    def name(self) -> str:
-        return self.files.name
-
-    @property
-    def path(self) -> str:
-        return self.files.path
-
-    @property
-    def fingerprint(self) -> str:
-        return self.files.fingerprint
-
-    @property
-    def chat_template(self) -> str | None:
-        return self.files.chat_template
-
-    @property
-    def template_globals(self) -> Mapping[str, str]:
-        return self.files.named
 
     @property
     def control(self) -> tuple[str, ...]:
