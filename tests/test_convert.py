@@ -394,7 +394,7 @@ def records(draw: Callable[..., Any]) -> dict[str, Any]:
     return {"request": request, "response": body}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(made=st.lists(records(), min_size=1, max_size=6))
 def test_any_records_come_back_with_their_ids_mask_and_text(
     tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, Any]]

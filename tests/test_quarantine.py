@@ -89,7 +89,7 @@ def test_odd_lines_keep_their_bytes(tmp_path: Path) -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.sampled_from([GOOD, BAD, b"", b" \t", b"[]", b"\xff", b"\0", b"null", GOOD + GOOD])

@@ -120,7 +120,7 @@ def test_findings_have_the_schema_of_findings() -> None:
     assert corpus_findings(light(records([])), T, RULES).schema == FINDINGS_SCHEMA
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.integers(min_value=0, max_value=120), max_size=6))
 def test_borders_of_batches_do_not_matter(borders: list[int]) -> None:
     rows = captured("vllm")

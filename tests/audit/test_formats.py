@@ -187,7 +187,7 @@ def test_a_text_made_to_attack_has_no_force() -> None:
     check_inert(hostile(NASTY), NASTY)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.text(
         alphabet=st.one_of(

@@ -123,7 +123,7 @@ PIECES = {
 }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(sorted(PIECES)), max_size=8))
 def test_order_of_markers_leaves_out_code_and_quotes(pieces: list[str]) -> None:
     row = one(reasoning=" ".join(pieces), content=" . ".join(pieces))
@@ -139,7 +139,7 @@ PARTS = (
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=5).map("".join)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.fixed_dictionaries(

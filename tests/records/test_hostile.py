@@ -37,7 +37,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.dictionaries(KEYS, JUNK, max_size=8), min_size=1, max_size=4), st.booleans())
 def test_no_json_raises_and_every_line_has_a_row(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], every: bool

@@ -37,7 +37,7 @@ def file_notes(batches: list[LineBatch]) -> list[Note]:
     return [f.note for batch in batches for f in batch.faults if f.number is None]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"")), max_size=30),
     st.booleans(),
@@ -67,7 +67,7 @@ def test_every_line_stands_where_its_number_and_offset_say(
     assert found == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_adjoining_ranges_give_every_line_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

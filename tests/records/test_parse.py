@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reading import LINES, ROOT, notes, table_of
 
@@ -158,7 +158,6 @@ values = st.recursive(
 objects = st.dictionaries(st.text(max_size=6), values, max_size=5)
 
 
-@settings(deadline=None)
 @given(objects, st.booleans(), st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")]))
 def test_an_object_without_doubles_is_clean_however_it_is_written(
     value: dict[str, Any], ascii_only: bool, separators: tuple[str, str]
@@ -167,7 +166,6 @@ def test_an_object_without_doubles_is_clean_however_it_is_written(
     assert parse(line) == (value, 0, None)
 
 
-@settings(deadline=None)
 @given(st.text('ab":\\{}, \n\u2019', min_size=200, max_size=700), st.booleans())
 def test_text_that_looks_like_keys_is_no_double(text: str, ascii_only: bool) -> None:
     value = {"content": text, "x": {"content": text + "!", "y": [text]}}
@@ -175,14 +173,12 @@ def test_text_that_looks_like_keys_is_no_double(text: str, ascii_only: bool) -> 
     assert twice_given(line, value) == []
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_no_bytes_raise(line: bytes, torn: bool) -> None:
     value, note, _ = parse(line, torn=torn)
     assert value is not None or note
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_damage_to_a_real_record_raises(data: st.DataObject) -> None:
     line = bytearray(data.draw(st.sampled_from(CAPTURE[:8])))

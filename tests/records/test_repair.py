@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reading import notes, row_of
 
@@ -106,7 +106,6 @@ def test_a_repaired_line_keeps_every_other_value() -> None:
     assert repaired_line(b'{"prompt":"q","response":"\\ud800</think>a"}', MARKERS) is None
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_joining_again_gives_the_text_back(thought: str, answer: str) -> None:
     content = f"<think>{thought}</think>{answer}"

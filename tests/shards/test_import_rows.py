@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from making import TOKENIZER, many, table, write
 from making import row as sample
@@ -173,7 +173,6 @@ def test_the_same_import_again_changes_nothing(tmp_path) -> None:
         lambda pairs: any(on for _, on in pairs)
     )
 )
-@settings(deadline=None)
 def test_any_sound_row_is_taken_as_it_is(pairs) -> None:
     ids, mask = [token for token, _ in pairs], [int(on) for _, on in pairs]
     for kind in (list, np.array):

@@ -179,7 +179,7 @@ samples = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(samples, st.integers(1, 5), st.integers(200, 4000))
 def test_what_is_written_is_read(tmp_path_factory, made, step, room) -> None:
     from dataclasses import replace

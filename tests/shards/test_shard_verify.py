@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from making import FACTS, contents, many, rewrite, row, table, write
 
@@ -325,7 +325,6 @@ spans = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

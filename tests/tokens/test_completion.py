@@ -67,7 +67,7 @@ def survives(family: str, *texts: str) -> bool:
 
 
 @pytest.mark.parametrize("family", TURNS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(reasoning=TEXT, content=st.none() | TEXT, ended=st.booleans())
 def test_split_undoes_build_and_build_undoes_split(
     family: str, reasoning: str, content: str | None, ended: bool
@@ -81,7 +81,7 @@ def test_split_undoes_build_and_build_undoes_split(
 
 
 @pytest.mark.parametrize("family", TURNS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(content=TEXT, ended=st.booleans())
 def test_split_undoes_build_without_thinking(family: str, content: str, ended: bool) -> None:
     turn = TURNS[family]
@@ -90,7 +90,7 @@ def test_split_undoes_build_without_thinking(family: str, content: str, ended: b
     assert turn.split(turn.build(parts, thinking=False), thinking=False) == parts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(reasoning=TEXT, content=TEXT, name=st.from_regex(r"[a-z_]{1,9}", fullmatch=True))
 def test_tool_sections_come_back_as_text(reasoning: str, content: str, name: str) -> None:
     section = (

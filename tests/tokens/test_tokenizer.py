@@ -113,7 +113,7 @@ def test_a_marked_prompt_is_what_the_library_gives(opened: Callable[[], JsonToke
 
 
 @EVERY
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_encoding_turns_back(opened: Callable[[], JsonTokenizer], text: str) -> None:
     assume(opened is deepseek or not LACKING & set(text.encode()))
@@ -123,7 +123,7 @@ def test_encoding_turns_back(opened: Callable[[], JsonTokenizer], text: str) -> 
         assert lists(opened().encode_marked([text])) == lists(ids)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     texts=st.lists(
         st.lists(
@@ -253,7 +253,7 @@ def test_token_id(text: str, token: int | None) -> None:
 
 
 @EVERY
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_decoding_is_the_library_s(
     opened: Callable[[], JsonTokenizer], data: st.DataObject

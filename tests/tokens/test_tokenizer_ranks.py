@@ -79,7 +79,7 @@ def test_ids_are_those_of_the_package() -> None:
     assert qwen().decode(free) == TEXTS
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_encoding_turns_back(text: str) -> None:
     ids = lists(qwen().encode([text]))
@@ -174,7 +174,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(RUNS)
 def test_cut_is_the_walk(runs: list[tuple[str, int]]) -> None:
     text = "".join(char * size for char, size in runs)
