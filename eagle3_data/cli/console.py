@@ -94,10 +94,35 @@ def tolerant() -> None:
             reconfigure(errors="backslashreplace")
 
 
+def moving() -> bool:
+    """True when stderr is a terminal that can be written over: where a display may move."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def refreshing(text: Callable[[], str]) -> Iterator[None]:
+    """Keep what `text` gives at the foot of the terminal, on stderr, four times a second; notes
+    appear above it, and at the end it is taken away.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(stderr=True, no_color=not colourful(sys.stderr))
+    with Live(
+        get_renderable=lambda: Text(visible(text())),
+        console=console,
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=False,
+    ):
+        yield
+
+
 @contextmanager
 def progress(wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
     """A bar over the bytes read, on stderr and only on a terminal; else None."""
-    if not (wanted and sys.stderr.isatty()) or os.environ.get("TERM") == "dumb":
+    if not (wanted and moving()):
         yield None
         return
     from rich.console import Console
