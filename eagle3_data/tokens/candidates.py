@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -59,8 +58,7 @@ class Candidate(NamedTuple):
     opened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One captured answer. `calls`: tool calls as text fields, None without. `end`: the end-of-turn
     id when it ended.
 
@@ -155,8 +153,7 @@ def uncounted(answer: Answer, grammar: Grammar) -> Candidate | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(NamedTuple):
     """One way to write the turn: parts, the texts in them (spelled markers as text, then as
     ids), its end.
     """

@@ -60,10 +60,11 @@ def changes(ragged: Ragged) -> NDArray[np.int64]:
     record of 2,700 tokens.
     """
     ids = ragged.ids
-    differs = np.zeros(len(ids) + 1, dtype=np.int64)
-    differs[1:-1] = ids[1:] != ids[:-1]
-    starts = ragged.offsets[:-1]
-    differs[starts[starts < len(ids)]] = 0
-    total = np.concatenate([[0], np.cumsum(differs[:-1])])
-    out: NDArray[np.int64] = total[ragged.offsets[1:]] - total[starts]
+    differs = np.zeros(len(ids) + 1, dtype=np.bool_)
+    np.not_equal(ids[1:], ids[:-1], out=differs[1:-1])
+    starts, filled = ragged.offsets[:-1], ragged.lengths > 0
+    differs[starts[filled]] = False
+    out = np.zeros(len(ragged), dtype=np.int64)
+    if filled.any():
+        out[filled] = np.add.reduceat(differs[:-1], starts[filled], dtype=np.int64)
     return out

@@ -75,6 +75,7 @@ class PromptBuilder:
         self, profile: Profile, tokenizer: Tokenizer, markers: Markers, chat_template: str | None
     ) -> None:
         self._layout = profile.prompt
+        self._message = re.split(r"(\{role\}|\{content\})", profile.prompt.message or "")
         self._tokenizer = tokenizer
         self._source = chat_template or ""
         self._template = None if chat_template is None else compile_template(chat_template)
@@ -206,12 +207,10 @@ class PromptBuilder:
                 )
             if message.get("tool_calls"):
                 raise RequestFault("no chat template, and a layout can not write tool calls")
-            out.append(
-                "".join(
-                    role if p == "{role}" else content if p == "{content}" else p
-                    for p in re.split(r"(\{role\}|\{content\})", layout.message)
-                )
-            )
+            out += [
+                role if p == "{role}" else content if p == "{content}" else p
+                for p in self._message
+            ]
         return "".join([*out, tail])
 
     def _pieces(self, rendered: str, back: dict[str, str]) -> list[tuple[str, bool]]:
