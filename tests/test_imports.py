@@ -36,9 +36,14 @@ ROOMS = {
         {"shards", "audit", "records", "profiles", "tokens", "writing"},
         {"orjson", "polars", "pydantic", "numpy", "pyarrow", "pandera"},
     ),
+    "capture": (
+        {"capture", "records", "profiles", "tokens", "audit", "pipeline", "plan", "writing"},
+        {"openai", "httpx2", "orjson", "polars", "pydantic", "tenacity"},
+    ),
 }
 HEAVY = {
     "fastokens",
+    "httpx2",
     "jinja2",
     "openai",
     "pandera",
