@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Self
 
 from eagle3_data.capture.stop import StopFault as StopFault
 from eagle3_data.capture.stop import StopOn as StopOn
+from eagle3_data.capture.stop import refuse_idle
 from eagle3_data.capture.watch import Tally as Tally
 from eagle3_data.capture.watch import Watch
 
 if TYPE_CHECKING:
-    from eagle3_data.audit.rules import Choice as Rules
     from eagle3_data.audit.thresholds import Thresholds
     from eagle3_data.profiles.profile import Profile
     from eagle3_data.tokens.tokenizer import Tokenizer
@@ -171,13 +171,3 @@ class Live:
             return
         if self._tripped is None:
             self._tripped = self._watch.tripped()
-
-
-def refuse_idle(stop_on: Sequence[StopOn], rules: Rules) -> None:
-    """Raise StopFault for a stop rule of which no rule runs."""
-    running = {rule.code for rule in rules.run}
-    for stop in stop_on:
-        if not stop.codes & running:
-            why = {left.code: left.reason for left in rules.left}
-            reasons = ", ".join(f"{c}: {why[c]}" for c in sorted(stop.codes))
-            raise StopFault(f"--stop-on {stop.text}: no rule that it names runs ({reasons})")

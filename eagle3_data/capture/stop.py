@@ -10,6 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eagle3_data.audit.rules import Choice as Rules
 
 FEWEST = 100
 """Rows before a stop rule is judged: one bad row of the first ten says nothing about 1 %."""
@@ -83,3 +89,13 @@ class StopOn:
         return (
             f"{self.word} fired on {hits} of {rows} rows ({hits / rows:.1%}): --stop-on {self.text}"
         )
+
+
+def refuse_idle(stop_on: Sequence[StopOn], rules: Rules) -> None:
+    """Raise StopFault for a stop rule of which no rule runs."""
+    running = {rule.code for rule in rules.run}
+    for stop in stop_on:
+        if not stop.codes & running:
+            why = {left.code: left.reason for left in rules.left}
+            reasons = ", ".join(f"{c}: {why[c]}" for c in sorted(stop.codes))
+            raise StopFault(f"--stop-on {stop.text}: no rule that it names runs ({reasons})")

@@ -77,6 +77,8 @@ class Watch:
     chat_template: str | Path | None = None
     holdout: Holdout | None = None
     repair: bool = False
+    thinking: bool = False
+    """The data is known to hold a thought somewhere."""
     stop_on: Sequence[StopOn] = ()
     tally: Tally = field(default_factory=Tally)
     chosen: Choice | None = None
@@ -101,7 +103,9 @@ class Watch:
 
         pairs = plan.marker_pairs(self.chosen.profile) if self.repair and self.chosen else None
         table = table_from(batch, turns=self.turns, repair=pairs)
-        stations = self._stations(table)
+        known = plan.evidence([table])
+        # a batch without a record chooses nothing for those that follow
+        stations = self._stations(known, keep=bool(known.models))
         if self.repair and pairs is None and self.chosen is not None:
             pairs = plan.marker_pairs(self.chosen.profile)  # only known now: read it again
             table = table_from(batch, turns=self.turns, repair=pairs)
@@ -109,6 +113,21 @@ class Watch:
         judged = stations.judged(frame)
         self._count(frame, judged)
         return judged
+
+    def settled(self) -> tuple[Choice, Stations]:
+        """What was chosen; without any record what `check` chooses for an empty file."""
+        from eagle3_data import plan
+
+        if self.chosen is None or self.stations is None:
+            self._stations(plan.evidence([]), keep=True)
+        assert self.chosen is not None and self.stations is not None
+        return self.chosen, self.stations
+
+    def restart(self) -> None:
+        """Forget the rows, knowing now that a thought is among them."""
+        self.tally, self.stations = Tally(), None
+        self.thinking, self.thinking_came = True, False
+        self._hits.clear()
 
     def tripped(self) -> str | None:
         """What to say about the first stop rule that is passed, None while none is."""
@@ -118,20 +137,19 @@ class Watch:
                 return stop.told(self._hits[stop], rows)
         return None
 
-    def _stations(self, table: pl.DataFrame) -> Stations:
-        from eagle3_data import plan
+    def _stations(self, known: Evidence, *, keep: bool) -> Stations:
+        """The stations for a batch that shows `known`; they stay with `keep`."""
         from eagle3_data.profiles.profile import Thinking
 
         if self.stations is not None:
             unknown = self.stations.profile.thinking is Thinking.SHOWN
-            if unknown and not self.stations.thinking_shown and plan.evidence([table]).thinking:
+            if unknown and known.thinking and not self.stations.thinking_shown:
                 self.stations = replace(self.stations, thinking_shown=True)
                 self.thinking_came = True
             return self.stations
-        known = plan.evidence([table])
         chosen = self.chosen or self._choice(known)
-        stations = self._made(chosen, known.thinking)
-        if known.models:  # a batch without a record chooses nothing for those that follow
+        stations = self._made(chosen, known.thinking or self.thinking)
+        if keep:
             self.chosen, self.stations = chosen, stations
         return stations
 

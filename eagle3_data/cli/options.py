@@ -91,6 +91,17 @@ ExitZero = Annotated[
     bool, typer.Option("--exit-zero", help="Exit 0 when rules fired; a fault still exits 2.")
 ]
 
+# --- a capture that is still running ---
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Watch a file that still grows; Ctrl-C ends with a report.")
+]
+StopOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RULE", help="Stop when a rule fires on too much: 'CAP001>1%' (repeatable)."
+    ),
+]
+
 # --- what is written ---
 Repair = Annotated[
     bool, typer.Option("--repair", help="Mend what has one certain reading; each repair is told.")
