@@ -25,6 +25,11 @@ REASONING_KEYS = (
 )
 MISSING, NULL = FieldState.MISSING.value, FieldState.NULL.value
 EMPTY, TEXT = FieldState.EMPTY.value, FieldState.TEXT.value
+_SWITCHES = frozenset(
+    {"effort", "enabled", "exclude", "generate_summary", "max_tokens", "summary", "type"}
+    | {"budget_tokens", "context", "display"}
+)
+"""Keys of a request's own setting of that name: `reasoning: {"effort": "high"}` in a flat row."""
 _ONLY_TEXT = {key: f"{key}={TEXT}" for key in REASONING_KEYS}
 
 
@@ -83,8 +88,12 @@ def read_reasoning(row: Row, place: Json, thought: str | None = None) -> None:
             text: str | None = value
         elif value is None:
             text = None
-        elif key == "thinking" or value.__class__ is dict:
-            continue  # a switch of the request (`thinking: true`, `reasoning: {"effort": ...}`)
+        elif value.__class__ is dict:
+            if not value.keys() <= _SWITCHES:
+                row.wrong(key, value)  # a thought in a shape of its own: it must not vanish
+            continue
+        elif key == "thinking":
+            continue  # `thinking: true`
         elif value.__class__ is list:
             text = _details(row, value)
         else:

@@ -36,6 +36,18 @@ def answer_key(value: Json) -> str | None:
     return next((k for k in present if value[k] is not None), present[0] if present else None)
 
 
+def note_conflict(row: Row, value: Json, content: Any = None) -> None:
+    """Note answers of one row that hold different text. `content`: of the turn that was taken. A
+    text that holds the other is no conflict: `text` and `output` may be prompt and answer.
+    """
+    found = [(k, value[k]) for k in ANSWER_KEYS if value.get(k).__class__ is str and value[k]]
+    if content.__class__ is str and content:
+        found.insert(0, ("the last turn", content))
+    for key, text in found[1:]:
+        if text.strip() not in found[0][1] and found[0][1].strip() not in text:
+            row.note(Note.ANSWER_CONFLICT, f"{found[0][0]} and {key} differ")
+
+
 def is_flat(value: Json) -> bool:
     """Whether a row holds an answer as a field of its own: beside a prompt, a thought, or how it
     ended.
@@ -91,6 +103,7 @@ def read_single(row: Row, body: Json) -> list[Row]:
 def _read_answer(row: Row, place: Json) -> None:
     native = mapping(place.get("meta_info"))
     read_message(row, place, answer_key(place))
+    note_conflict(row, place)
     read_end(row, place if "finish_reason" in place else native or place)
     read_usage(row, place.get("usage") or native or None)
     read_ids(row, place, mapping(place.get("response")))
@@ -123,6 +136,7 @@ def read_dialogue(row: Row, value: Json, messages: list[Any], every: bool) -> li
         read_message(each, answer)
         _note_answer(each, answer)
         if turn == turns[-1]:
+            note_conflict(each, value, answer.get("content"))
             places = (answer, value, metadata)
             read_end(each, next((p for p in places if "finish_reason" in p), answer))
             read_usage(each, value.get("usage") or metadata.get("usage"))

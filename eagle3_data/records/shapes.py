@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+import orjson
 import polars as pl
 
 from eagle3_data.records.bodies import read_body, read_responses, responses_messages
@@ -150,6 +151,8 @@ def flatten(value: Json, row: Row, line: bytes, turns: Turns) -> list[Row]:
 
 def _answers(value: Json, row: Row, every: bool) -> list[Row]:
     response = value.get("response")
+    if response.__class__ is str and response[:1] == "{":
+        response = _body_in_text(row, response)
     if isinstance(response, dict):
         body = mapping(response.get("body")) or response
         if body is not response:  # OpenAI batch output: {status_code, body}
@@ -176,6 +179,18 @@ def _answers(value: Json, row: Row, every: bool) -> list[Row]:
     if is_flat(value):
         return read_flat(row, value)
     return [_foreign(value, row)]
+
+
+def _body_in_text(row: Row, text: str) -> Any:
+    """The body that a client dumped twice; any other text stays the answer it is."""
+    try:
+        body = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    if body.__class__ is not dict or not ("choices" in body or _is_responses(body)):
+        return text
+    row.note(Note.BODY_DOUBLE_ENCODED, "response is JSON text")
+    return body
 
 
 def _response(value: Json, row: Row, body: Json) -> list[Row]:

@@ -107,6 +107,10 @@ class Note(IntFlag):
     """`--repair` changed the record; `repair` says how."""
     EMPTY_CHOICES = 1 << 35
     """A response body with no choice in it."""
+    ANSWER_CONFLICT = 1 << 36
+    """Two places for the answer hold different text."""
+    BODY_DOUBLE_ENCODED = 1 << 37
+    """The response body came as JSON text inside JSON; decoded once."""
 
 
 STATE = pl.Enum([s.value for s in FieldState])

@@ -53,6 +53,12 @@ def proven(r: Columns) -> pl.Expr:
     return exact | (r.ids_captured & ~r.noted(Note.IDS_INVALID))
 
 
+def told_not_to(r: Columns) -> pl.Expr:
+    """The prompt says `/no_think` (Qwen3, Nemotron): the model obeys and samples an empty block."""
+    said = (text.str.contains("/no_think", literal=True) for text in (r.user_text, r.system_text))
+    return pl.any_horizontal(one.fill_null(False) for one in said)
+
+
 @rule(
     "CAP001",
     "reasoning-missing",
@@ -69,9 +75,11 @@ def reasoning_missing(r: Columns) -> pl.Expr:
     What to do: look at which key the server uses (`reasoning` since vLLM 0.16, `reasoning_content`
     before), at `--reasoning-parser`, and at clients that drop unknown fields; then capture again.
 
-    Not flagged: a thought inside `content` (CAP004, CAP005), models and requests with thinking off.
+    Not flagged: a thought inside `content` (CAP004, CAP005), models and requests with thinking off,
+    a prompt that says `/no_think`.
     """
-    return r.thinking_on & ~r.has_reasoning & ~r.reasoning_blank & ~in_content(r)
+    missing = r.thinking_on & ~r.has_reasoning & ~r.reasoning_blank
+    return missing & ~in_content(r) & ~told_not_to(r)
 
 
 @rule("CAP004", "thought-in-content", severity=ERROR, at="/response/content", detail=sizes)
@@ -193,9 +201,10 @@ def empty_thought(r: Columns) -> pl.Expr:
     Why it matters: a drafter for a thinking model learns to skip the thought.
     What to do: leave these records out, or look for a template that inserts an empty block.
 
-    Not flagged: models and requests with thinking off.
+    Not flagged: models and requests with thinking off, a prompt that says `/no_think`.
     """
-    return (r.thinking_on & r.reasoning_blank & ~in_content(r)) | (r.thinking_on & r.empty_block)
+    empty = (r.reasoning_blank & ~in_content(r)) | r.empty_block
+    return r.thinking_on & empty & ~told_not_to(r)
 
 
 @rule(

@@ -194,3 +194,25 @@ def record_repaired(r: Columns) -> pl.Expr:
     What to do: look at the repairs in the detail; mend the capture so that none is needed.
     """
     return r.noted(Note.REPAIRED)
+
+
+@rule("REC017", "answers-disagree", severity=ERROR, at="/response", detail=noted)
+def answers_disagree(r: Columns) -> pl.Expr:
+    """The record holds two answers with different text.
+
+    Why it matters: only one of them was sampled after this prompt; the reader took the first.
+    What to do: keep one field for the answer; a set that is captured again must lose its old turns.
+
+    Not flagged: a text that holds the other one, such as prompt and answer in `text`.
+    """
+    return r.noted(Note.ANSWER_CONFLICT)
+
+
+@rule("REC018", "body-double-encoded", severity=WARN, at="/response", detail=noted)
+def body_double_encoded(r: Columns) -> pl.Expr:
+    """The response body came as JSON text inside JSON.
+
+    Why it matters: it was decoded once; other readers take the whole body for the answer.
+    What to do: mend the client that calls `json.dumps` on the body before it writes the record.
+    """
+    return r.noted(Note.BODY_DOUBLE_ENCODED)
