@@ -19,6 +19,7 @@ from eagle3_data.cli import console
 from eagle3_data.cli.check import check
 from eagle3_data.cli.convert import convert
 from eagle3_data.cli.faults import VERBOSE, Exit, tell
+from eagle3_data.cli.generate import generate
 from eagle3_data.cli.profiles import profile_check, profile_show, profiles
 from eagle3_data.cli.rules import rule, rules
 from eagle3_data.cli.shards_io import export, import_
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(convert)
 app.command()(verify)
+app.command()(generate)
 app.command()(rule)
 app.command()(rules)
 app.command()(profiles)
