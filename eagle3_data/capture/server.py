@@ -111,7 +111,11 @@ def key_from(variable: str | None, environment: Mapping[str, str] | None = None)
     name = next((name for name in names if known.get(name, "").strip()), None)
     if name is None:
         if variable is not None:
-            raise ServerFault(f"--api-key-env {variable}: that variable is not set or empty")
+            # not repeated: who passes the key itself must not find it in a log
+            raise ServerFault(
+                "--api-key-env: no variable of that name is set; name the variable that holds the"
+                " key, not the key"
+            )
         return NO_KEY
     return _sendable(known[name], f"the key in {name}")
 
