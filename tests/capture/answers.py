@@ -84,7 +84,8 @@ def made(number: int, words: int, most: int | None) -> tuple[dict[str, Any], tup
     ids = [token for _, _, tokens in said for token in tokens]
     finish = "stop" if len(said) == len(whole) else "length"
     choice = {"index": 0, "message": message, "finish_reason": finish, "token_ids": ids}
-    prompt = tuple(random.Random(-number).randrange(10, 50_000) for _ in range(20))
+    rng = random.Random(-number)
+    prompt = tuple(rng.randrange(10, 50_000) for _ in range(20))
     return around(prompt, len(ids)) | {"choices": [choice]}, said
 
 
