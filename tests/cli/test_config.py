@@ -61,6 +61,34 @@ def test_a_profile_name_is_no_path(tmp_path: Path) -> None:
         ("workers = 0\n", "workers: "),
         ('[severity]\nCAP001 = "loud"\n', "severity.CAP001: "),
         ("[thresholds]\nnot_one = 3\n", "unknown key thresholds.not_one"),
+        (
+            "[thresholds]\nloop_cut_repeats = -1\n",
+            "thresholds.loop_cut_repeats: Input should be greater than or equal to 0",
+        ),
+        (
+            "[thresholds]\nholdout_words = 0\n",
+            "thresholds.holdout_words: Input should be greater than or equal to 1",
+        ),
+        (
+            "[thresholds]\nscript_chars = 99999999999\n",
+            "thresholds.script_chars: Input should be less than or equal to 1000",
+        ),
+        (
+            "[thresholds]\ncut_share = nan\n",
+            "thresholds.cut_share: Input should be a finite number",
+        ),
+        (
+            "[thresholds]\ncut_share = -0.1\n",
+            "thresholds.cut_share: Input should be greater than or equal to 0",
+        ),
+        (
+            "[thresholds]\ncut_share = 10\n",
+            "thresholds.cut_share: Input should be less than or equal to 1",
+        ),
+        (
+            "[thresholds]\nshift_ratio = inf\n",
+            "thresholds.shift_ratio: Input should be a finite number",
+        ),
         ("turns = \n", "not valid TOML"),
     ],
 )
