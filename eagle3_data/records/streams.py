@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_SKIPPED, ZSTD_FIRST_SKIPPED = b"\x2a\x4d\x18", 0x50
+"""A frame to skip: one of 16 first bytes, then always these three."""
 BUFFER = 1 << 20
 """Bytes looked at by the file sniffer, and the size of one read."""
 
@@ -65,6 +67,15 @@ class Stream:
         self._file.close()
 
 
+def is_zstd(magic: bytes) -> bool:
+    """Whether a zstd stream begins so: with a frame, or with one to skip (pzstd and tools that put
+    their own facts before the data write such).
+    """
+    return magic == ZSTD_MAGIC or (
+        magic[1:4] == ZSTD_SKIPPED and ZSTD_FIRST_SKIPPED <= magic[0] <= ZSTD_FIRST_SKIPPED + 15
+    )
+
+
 def open_stream(path: Path) -> Stream:
     """Open `path`; the first bytes decide about compression, not the name (downloads lose or gain
     endings). Raises OSError.
@@ -75,7 +86,7 @@ def open_stream(path: Path) -> Stream:
     faults: list[str] = []
     if magic.startswith(GZIP_MAGIC):
         pieces = _gunzip(file, faults)
-    elif magic == ZSTD_MAGIC:
+    elif is_zstd(magic):
         pieces = _unzstd(file, faults)
     else:
         return Stream(io.BufferedReader(file, BUFFER), False, file)

@@ -203,6 +203,21 @@ def test_compressed_files_give_the_same_lines(tmp_path: Path, name: str) -> None
     assert batches[-1].bytes_read == path.stat().st_size
 
 
+@pytest.mark.parametrize("kind", [0, 15])
+@pytest.mark.parametrize("size", [0, 12, 100_000])
+def test_zstd_frames_to_skip_are_no_data(tmp_path: Path, kind: int, size: int) -> None:
+    path = tmp_path / "x.jsonl"
+    skipped = (0x184D2A50 + kind).to_bytes(4, "little") + size.to_bytes(4, "little") + bytes(size)
+    half = len(MANY) // 2
+    parts = [packed("zst", MANY[:half]), packed("zst", MANY[half:])]
+    path.write_bytes(skipped + parts[0] + skipped + parts[1] + skipped)
+    batches = read(path)
+    assert b"\n".join(lines_of(batches)) + b"\n" == MANY
+    assert file_notes(batches) == []
+    path.write_bytes(skipped)
+    assert file_notes(read(path)) == [Note.FILE_EMPTY]
+
+
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst"])
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_damaged_stream_keeps_what_stands_before(tmp_path: Path, name: str, damage: str) -> None:
