@@ -21,7 +21,7 @@ import polars as pl
 from eagle3_data.records.repair import Markers, repaired_line
 from eagle3_data.records.sniff import BOM
 from eagle3_data.records.streams import open_stream
-from eagle3_data.writing import Draft, OutputError, refuse_unwritable
+from eagle3_data.writing import Draft, OutputError, refuse_folder, refuse_unwritable, sweep
 
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report
@@ -134,6 +134,7 @@ def write_quarantine(
     drafts: list[Draft] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        sweep(directory / REPAIRS)  # the only file that is not written every time
 
         def draft(name: str) -> Draft:
             drafts.append(Draft(directory / name, overwrite))
@@ -178,6 +179,7 @@ def refuse_occupied(directory: Path, sources: Sequence[Source], *, overwrite: bo
         existing = next(parent for parent in directory.absolute().parents if parent.exists())
         if not existing.is_dir():
             raise OutputError(f"{directory}: {existing} is not a directory: choose another place")
+        refuse_folder(existing)
         return
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file: name a folder for the split")

@@ -3,14 +3,17 @@
 What enters: a final path and bytes. What leaves: the file under its final name, with its size and
 SHA-256. It promises that bytes are written beside the final name and renamed at the end, that an
 existing file is only replaced when asked, that nothing but a regular file is ever replaced, and
-that a failure leaves no half file behind.
+that a failure leaves no half file behind; the rest of a run that was killed is removed by the next
+one that writes the same file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,10 +43,50 @@ def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a directory: create it first, then run again")
-    if not os.access(folder, os.W_OK | os.X_OK):
+    refuse_folder(folder)
+
+
+def refuse_folder(folder: Path) -> None:
+    """Raise OutputError when no file can be made in `folder`. Tried, because permissions do not
+    tell it all: a read-only mount, /proc, a disk without room.
+    """
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as fault:
         raise OutputError(
-            f"{folder} is not writable: choose another place, or change its permissions"
-        )
+            f"{folder} is not writable ({fault.strerror}): choose another place, or change its"
+            " permissions"
+        ) from fault
+
+
+def sweep(path: Path) -> None:
+    """Remove what runs that were killed left beside `path`. A draft that is being written is
+    locked by its process, and stays.
+    """
+    rest = re.compile(re.escape(_prefix(path)) + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
+    for name in os.listdir(path.parent):  # noqa: PTH208 -- names alone, of a folder that may be large
+        if rest.fullmatch(name):
+            with contextlib.suppress(OSError), (path.parent / name).open("rb") as left:
+                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (path.parent / name).unlink()
+
+
+_SUFFIX = ".part"
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:80]}."
+
+
+def _beside(path: Path) -> tuple[int, int, Path]:
+    """A new file beside `path`: its descriptor, a second one that holds its lock, its name."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_SUFFIX, dir=path.parent)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, os.dup(descriptor), Path(name)
+        os.close(descriptor)  # another run swept it away before it was locked
 
 
 @dataclass(slots=True)
@@ -59,13 +102,12 @@ class Draft:
     def __post_init__(self) -> None:
         self.path = self.path.resolve()  # a link stays a link: the file it points to is replaced
         refuse_unwritable(self.path, overwrite=self.overwrite)
-        descriptor, name = tempfile.mkstemp(
-            prefix=f".{self.path.name[:80]}.", suffix=".part", dir=self.path.parent
-        )
+        sweep(self.path)
+        descriptor, self._lock, self._beside = _beside(self.path)
         self._file = open(descriptor, "wb", buffering=1 << 20)  # noqa: SIM115, PTH123 (lives until land or drop)
-        self._beside = Path(name)
 
     _beside: Path = field(init=False, repr=False)
+    _lock: int = field(init=False, repr=False)
 
     def write(self, data: bytes) -> None:
         """Append bytes. Raises OSError (disk full); the caller drops the draft then."""
@@ -108,6 +150,7 @@ class Draft:
                 self._beside.unlink()
         else:
             self._beside.replace(self.path)
+        self._unlock()
 
     def drop(self) -> None:
         """Remove what was written and not landed. Safe to call twice and after `land`."""
@@ -115,6 +158,12 @@ class Draft:
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
             self._beside.unlink()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 @contextmanager

@@ -12,13 +12,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import eagle3_data
 from eagle3_data import quarantine
-from eagle3_data.quarantine import write_quarantine
+from eagle3_data.quarantine import REPAIRS, refuse_occupied, write_quarantine
 from eagle3_data.records.lines import Source, expand
+from eagle3_data.records.streams import GZIP_MAGIC, is_zstd
 from eagle3_data.writing import Draft, OutputError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -100,9 +101,11 @@ def test_odd_lines_keep_their_bytes(tmp_path: Path) -> None:
     st.booleans(),
 )
 def test_clean_and_quarantine_hold_every_line(body: list[bytes], end: bytes, ended: bool) -> None:
+    made = end.join(body) + (end if ended else b"")
+    assume(not made.startswith(GZIP_MAGIC) and not is_zstd(made[:4]))
     with TemporaryDirectory() as folder:
         data = Path(folder) / "a.jsonl"
-        data.write_bytes(end.join(body) + (end if ended else b""))
+        data.write_bytes(made)
         split([data], Path(folder) / "q", select=["RAW"])
         got = lines(Path(folder) / "q/clean.jsonl") + lines(Path(folder) / "q/quarantine.jsonl")
         want = lines(data)
@@ -174,6 +177,28 @@ def test_what_the_split_did_not_write_is_never_replaced(tmp_path: Path) -> None:
         split([data], tmp_path / "q", overwrite=True)
     assert (tmp_path / "foreign/clean.jsonl").read_text() == "mine"
     assert (tmp_path / "q/quarantine.jsonl").read_text() == "mended by hand"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_place_that_takes_no_file_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    def denied(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    if there:
+        (tmp_path / "q").mkdir()
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    with pytest.raises(OutputError, match=r"is not writable \(Permission denied\)"):
+        refuse_occupied(tmp_path / "q", [], overwrite=False)
+
+
+def test_the_rest_of_a_killed_split_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "q").mkdir()
+    for name in ("clean.jsonl", REPAIRS, "manifest.json"):
+        (tmp_path / "q" / f".{name}.ab12_xyz.part").touch()
+    split([VLLM], tmp_path / "q")
+    assert not [path.name for path in (tmp_path / "q").iterdir() if path.name.startswith(".")]
 
 
 def test_an_input_is_never_replaced(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +80,54 @@ def test_the_file_gets_the_permissions_of_a_plain_open(tmp_path: Path) -> None:
     with drafting(tmp_path / "draft", overwrite=False):
         pass
     assert (tmp_path / "draft").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_rest_of_a_killed_run_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    code = (
+        "import os, pathlib, sys\n"
+        "from eagle3_data.writing import Draft\n"
+        "Draft(pathlib.Path(sys.argv[1]), overwrite=False).write(b'half')\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, path], cwd=Path(__file__).parent.parent)
+    (left,) = tmp_path.iterdir()
+    others = [tmp_path / name for name in (".b.txt.abcdefgh.part", ".a.txt.notes.part")]
+    for other in others:
+        other.touch()
+    with drafting(path, overwrite=False) as draft:
+        draft.write(b"whole")
+    assert left.name.endswith(".part")
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+
+
+def test_a_draft_that_is_being_written_is_not_swept_away(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    first = Draft(path, overwrite=True)
+    first.write(b"first")
+    first.close()  # complete, but it has not landed
+    with drafting(path, overwrite=True) as second:
+        second.write(b"second")
+    first.land()
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_draft_holds_no_file_open_when_it_is_done(tmp_path: Path) -> None:
+    before = len(list(Path("/dev/fd").iterdir()))
+    for end in ("land", "drop"):
+        draft = Draft(tmp_path / end, overwrite=True)
+        getattr(draft, end)()
+        draft.drop()
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_a_folder_that_takes_no_file_is_refused_whatever_its_permissions_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(OutputError, match=r"is not writable \(Read-only file system\): choose"):
+        refuse_unwritable(tmp_path / "a.txt", overwrite=False)
