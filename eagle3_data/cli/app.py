@@ -90,10 +90,18 @@ def _door(
 def main() -> None:
     """Entry point of the console script."""
     console.tolerant()
+    if console.closed():
+        console.note("error: standard output is closed: send it to a file, or to /dev/null")
+        raise SystemExit(Exit.FAULT)
     if "" in sys.argv[1:]:
         # `--quarantine "$UNSET"` would mean the working folder, `--tokenizer ""` none at all
         console.note("error: an argument is empty; is a variable unset? Fill it, or leave it out")
         raise SystemExit(Exit.FAULT)
     # so that the spooled copy of standard input is removed when the process is asked to end
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    app(prog_name="eagle3-data")
+    try:
+        app(prog_name="eagle3-data")
+    except OSError as error:  # typer's own words met a stream that takes no more
+        console.note(f"error: {error.strerror or error}")
+        console.mute()
+        raise SystemExit(Exit.FAULT) from None

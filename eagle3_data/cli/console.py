@@ -3,7 +3,7 @@
 What enters: finished text and byte counts. What leaves: lines, colours and a progress bar where a
 person looks on. It promises that a pipe or file gets plain text (and NO_COLOR a terminal too),
 that control characters out of the data never reach a terminal raw, and that a reader who closes
-the pipe early is no fault.
+the pipe early is no fault, nor a stderr that takes no more.
 """
 
 from __future__ import annotations
@@ -69,8 +69,16 @@ def data(value: object) -> None:
 
 
 def note(text: str) -> None:
-    """Print a remark to stderr."""
-    _write(sys.stderr, visible(text) + "\n")
+    """Print a remark to stderr. One that can not be written (a full disk) changes no exit code."""
+    try:
+        _write(sys.stderr, visible(text) + "\n")
+    except OSError:
+        mute()
+
+
+def mute() -> None:
+    """Let nothing that is still said on stderr fail."""
+    _nowhere(sys.stderr)
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -86,8 +94,17 @@ def _nowhere(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def closed() -> bool:
+    """True when the caller closed standard output (`>&-`): no result can be said."""
+    return sys.stdout is None
+
+
 def tolerant() -> None:
-    """Let both streams write out what their encoding can not hold, instead of raising."""
+    """Let both streams write out what their encoding can not hold, instead of raising, and a
+    stderr that the caller closed lead nowhere: the next file opened must not take its place.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 -- lives as long as the process
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -60,6 +60,8 @@ def expand(paths: Sequence[str]) -> list[Source]:
 
 def _sources(path: str) -> Iterator[Source]:
     if path == STDIN:
+        if sys.stdin is None:
+            raise InputError("-: standard input is closed: name a file, or pipe the data in")
         yield _spool(STDIN, sys.stdin.buffer)
         return
     if "\0" in path:
