@@ -36,12 +36,27 @@ ROOMS = {
         {"shards", "audit", "records", "profiles", "tokens", "writing"},
         {"orjson", "polars", "pydantic", "numpy", "pyarrow", "pandera"},
     ),
+    "draft": (
+        {"draft", "shards", "audit", "records", "profiles", "tokens", "writing"},
+        {
+            "orjson",
+            "polars",
+            "pydantic",
+            "numpy",
+            "pyarrow",
+            "safetensors",
+            "torch",
+            "transformers",
+            "zstandard",
+        },
+    ),
     "capture": (
         {"capture", "records", "profiles", "tokens", "audit", "pipeline", "plan", "writing"},
         {"openai", "httpx2", "orjson", "polars", "pydantic", "tenacity"},
     ),
 }
 HEAVY = {
+    "safetensors",
     "fastokens",
     "httpx2",
     "jinja2",
@@ -135,18 +150,26 @@ def test_importing_a_module_loads_nothing_heavy() -> None:
         for path in modules()
         if path.stem not in ("__main__", "__init__")
     ]
-    dotted.sort(key=lambda module: ".shards." in module)  # last: shards may load its own
+    # last: shards may load its own, and draft torch behind them
+    dotted.sort(key=lambda module: (".draft." in module, ".shards." in module))
     code = (
         "import importlib, sys\n"
         f"for module in {dotted!r}:\n"
         "    before = set(sys.modules)\n"
         "    importlib.import_module(module)\n"
         "    new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
-        f"    allowed = {{'pandera', 'pyarrow'}} if '.shards.' in module else set()\n"
+        "    allowed = {'pandera', 'pyarrow'} if '.shards.' in module else set()\n"
+        "    allowed |= {'torch', 'safetensors'} if '.draft.' in module else set()\n"
         f"    print(module, *sorted(new & {HEAVY!r} - allowed))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split("\n")[:-1] == dotted
+
+
+def test_vocab_lint_and_the_store_of_states_load_no_torch() -> None:
+    parts = ["vocab", "coverage", "mapping_check", "findings", "states", "states_writer"]
+    loaded = loaded_after("; ".join(f"import eagle3_data.draft.{part}" for part in parts))
+    assert loaded & {"torch", "transformers", "safetensors"} == set()
 
 
 def test_the_command_line_loads_only_typer_before_a_command_runs() -> None:

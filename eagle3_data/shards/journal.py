@@ -95,7 +95,7 @@ def open_journal(
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise ShardError(f"{directory} is a file: name a directory for the shards") from None
-    journal = Journal(directory, identity, _locked(directory))
+    journal = Journal(directory, identity, locked(directory))
     try:
         names = sorted(entry.name for entry in directory.iterdir())
         _refuse_foreign(directory, names, (*BESIDE, *beside), overwrite=overwrite)
@@ -210,7 +210,7 @@ def _clear(directory: Path, names: Sequence[str]) -> None:
     (directory / JOURNAL).unlink(missing_ok=True)
 
 
-def _locked(directory: Path) -> int:
+def locked(directory: Path) -> int:
     """A lock on the directory for this process; it goes with the process, however that ends."""
     import fcntl
 

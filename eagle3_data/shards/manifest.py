@@ -67,7 +67,8 @@ class Identity(_Part):
 
     def differences(self, other: Identity) -> list[str]:
         """`key: theirs → ours` for every entry that differs, `self` being theirs."""
-        mine, yours = _flat(self.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+        mine = flattened(self.model_dump(mode="json"))
+        yours = flattened(other.model_dump(mode="json"))
         return [
             f"{key}: {mine.get(key, 'not set')} → {yours.get(key, 'not set')}"
             for key in sorted(mine.keys() | yours.keys())
@@ -167,12 +168,13 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _flat(value: Any, key: str = "") -> dict[str, str]:
+def flattened(value: Any, key: str = "") -> dict[str, str]:
+    """Every leaf of a JSON value under its dotted key, as short JSON text."""
     if isinstance(value, dict) and value:
         out: dict[str, str] = {}
         for name, item in value.items():
-            out |= _flat(item, f"{key}.{name}" if key else str(name))
+            out |= flattened(item, f"{key}.{name}" if key else str(name))
         return out
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return _flat(dict(enumerate(value)), key)
+        return flattened(dict(enumerate(value)), key)
     return {key: canonical(value).decode()[:80]}
