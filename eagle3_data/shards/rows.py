@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any
 
 import polars as pl
@@ -32,10 +32,10 @@ _NO_TURN = -1
 
 
 def line_hash(line: bytes) -> str:
-    """BLAKE2b-128 (hex) of a line's bytes without its line end. Measured: 0.7 GB/s, off the
-    interpreter lock.
+    """The first 128 bits (hex) of SHA-256 over a line's bytes without its line end. Processors have
+    instructions for it: 11 us for 12.6 KB, BLAKE2b takes 27.
     """
-    return blake2b(line, digest_size=16).hexdigest()
+    return sha256(line).hexdigest()[:32]
 
 
 def sample_id(line_digest: str, choice: int, turn: int | None) -> str:

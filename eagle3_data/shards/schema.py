@@ -148,7 +148,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "line_hash",
         "string",
-        "BLAKE2b-128 of the line's bytes without its line end.",
+        "First 128 bits of SHA-256 over the line's bytes without its line end.",
         checks={"str_matches": HASH},
     ),
     Column("choice", "int32", "Index in `choices`.", checks=_COUNT),

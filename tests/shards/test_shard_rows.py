@@ -81,7 +81,7 @@ def test_rows_do_not_depend_on_the_batches() -> None:
 
 
 def test_names_are_stable() -> None:
-    assert line_hash(b'{"id": "q1"}') == "ff7244fd0f49be9ddb8cd7d1c2e182e7"
+    assert line_hash(b'{"id": "q1"}') == "9051f2dc4b59bf7b5cf2ec4bcbbd26e8"
     assert sample_id("00" * 16, 0, None) == "1c85935f1c94fa260331e0049f0c879f"
     assert sample_id("00" * 16, 0, 1) == "f5cb0249d247e2e7d99e01d43c08d5da"
     assert sample_id("00" * 16, 1, 0) == "8d7ec495a76038357ec1ff0d6f5f3ba8"
