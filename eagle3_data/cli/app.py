@@ -24,6 +24,7 @@ from eagle3_data.cli.profiles import profile_check, profile_show, profiles
 from eagle3_data.cli.rules import rule, rules
 from eagle3_data.cli.shards_io import export, import_
 from eagle3_data.cli.verify import verify
+from eagle3_data.cli.vocab import vocab
 
 
 class Guarded(TyperGroup):
@@ -67,6 +68,7 @@ profile = typer.Typer(
 profile.command("check")(profile_check)
 profile.command("show")(profile_show)
 app.add_typer(profile, name="profile")
+app.add_typer(vocab, name="vocab")
 
 
 def _print_version(value: bool) -> None:

@@ -29,6 +29,8 @@ FAMILIES = {
     "SET": "the corpus as a whole",
     "CNV": "from record to sample, told by convert",
     "SHD": "shards, told by verify",
+    "VOC": "draft vocabulary, told by vocab check and lint",
+    "CKP": "checkpoint of a drafter, told by lint",
 }
 
 
@@ -78,12 +80,18 @@ def rules(
 
 
 def every_rule() -> tuple[Rule, ...]:
-    """The rules of `check`, then those of `convert` and of `verify`, each family by code."""
+    """The rules of `check`, then those of the commands behind it, each family by code."""
     from eagle3_data.audit.rules import all_rules
+    from eagle3_data.draft.findings import DRAFT_RULES
     from eagle3_data.shards.admission import CONVERT_RULES
     from eagle3_data.shards.rules import SHARD_RULES
 
-    return (*all_rules(), *CONVERT_RULES.values(), *SHARD_RULES.values())
+    return (
+        *all_rules(),
+        *CONVERT_RULES.values(),
+        *SHARD_RULES.values(),
+        *DRAFT_RULES.values(),
+    )
 
 
 def _called(word: str) -> list[Rule]:
@@ -93,7 +101,7 @@ def _called(word: str) -> list[Rule]:
     later = [
         one
         for one in every_rule()
-        if one.family in ("CNV", "SHD")
+        if one.family in ("CNV", "SHD", "VOC", "CKP")
         and (one.code.startswith(word.upper()) or one.name == word.lower())
     ]
     if later and word.strip():
@@ -135,6 +143,8 @@ def _facts(one: Rule) -> str:
 def _reach(one: Rule) -> str:
     if one.family == "SHD":
         return "files and samples"
+    if one.family in ("VOC", "CKP"):
+        return "one drafter"
     return f"over the whole {one.scope.value}" if one.scope != "record" else "one record"
 
 
