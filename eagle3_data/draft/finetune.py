@@ -1,0 +1,301 @@
+"""Finetune: states and a target become a drafter that engines load.
+
+What enters: states, a mapping or a drafter to start from, settings, a folder. What leaves: in it
+the drafter, `training/metrics.jsonl` and, written last, `training/run.json`. It promises that what
+does not belong together (target, layers, tokenizer, mapping) is refused before the first step.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import torch
+from torch import distributed
+
+from eagle3_data import __version__
+from eagle3_data.draft import checkpoint, resume
+from eagle3_data.draft import tensors as files
+from eagle3_data.draft.batches import SHORTEST
+from eagle3_data.draft.checkpoint import Checkpoint, CheckpointError
+from eagle3_data.draft.mapping_files import SAFETENSORS, inherited
+from eagle3_data.draft.model import Drafter
+from eagle3_data.draft.states import States
+from eagle3_data.draft.target import Target, shape_for
+from eagle3_data.draft.train import Settings, Teacher, Trainer, TrainError
+from eagle3_data.writing import OutputError, drafting
+
+TRAINING, METRICS, RUN = "training", "metrics.jsonl", "run.json"
+
+Told = Callable[[dict[str, Any], int], None]
+"""Called with each row of metrics and the number of steps in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a drafter begins: the mapping of a new one and its `flags`, or an existing drafter."""
+
+    mapping: Path | None = None
+    init: Path | None = None
+    flags: Mapping[str, bool] | None = None
+
+
+def begin(start: Start, states: States, target: Target, seed: int) -> Checkpoint:
+    """The drafter before its first step. Raises CheckpointError, VocabError, TensorError."""
+    layers = states.manifest.layers.output_of
+    if start.mapping is not None:
+        _same_tokenizer(start.mapping, states)
+    if start.init is not None:
+        made = checkpoint.load(start.init, target)
+        why = made.reads(layers)
+        if why is not None:
+            raise CheckpointError(f"{start.init} can not be trained on these states: {why}")
+        theirs = made.facts.get("tokenizer_hash", states.manifest.facts.tokenizer_hash)
+        if theirs != states.manifest.facts.tokenizer_hash:
+            raise CheckpointError(f"{start.init} was trained on ids of another tokenizer")
+        if start.flags and any(start.flags.values()):
+            raise CheckpointError(f"{start.init} has its own norm flags: leave the options out")
+        if start.mapping is not None:
+            other = inherited(start.mapping, target.vocab_size)
+            if other.fingerprint != made.mapping.fingerprint:
+                raise CheckpointError(
+                    f"{start.mapping} is not the mapping of {start.init}: its head would be"
+                    " permuted in silence; leave --mapping out, the drafter's own is kept"
+                )
+        return made
+    if start.mapping is None:
+        raise CheckpointError("name --mapping (what `vocab` wrote), or --init with a drafter")
+    mapping = inherited(start.mapping, target.vocab_size)
+    torch.manual_seed(seed)
+    shape = shape_for(target, mapping.size, len(layers), **dict(start.flags or {}))
+    drafter = Drafter(shape, target.embedding)
+    with torch.no_grad():  # the head and its norm begin as the target's
+        drafter.lm_head.weight.copy_(target.head[torch.from_numpy(mapping.targets)])
+        drafter.norm.weight.copy_(target.norm)
+    return Checkpoint(drafter, mapping)
+
+
+def finetune(
+    states: States,
+    out: Path,
+    *,
+    target: Target,
+    start: Start,
+    settings: Settings,
+    device: str = "cpu",
+    dtype: str = "bf16",
+    with_embedding: bool = False,
+    ids_of_outputs: bool = False,
+    save_every: int = 200,
+    tensorboard: bool = False,
+    go_on: bool = False,
+    overwrite: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    told: Told = lambda _row, _total: None,
+) -> bool:
+    """Train and export; False when it was stopped before the end, its state saved.
+
+    Raises ValueErrors of this room for what does not belong together or can not be written.
+    """
+    states = replace(states, index=states.index.filter(pl.col("seq_len") >= SHORTEST))
+    if not len(states):
+        raise TrainError("no sample is left to train on: look at the splits and filters")
+    with processes(device) as place:
+        made = begin(start, states, target, settings.seed)
+        norm = states.manifest.final_norm
+        teacher = Teacher(target, made.mapping, norm, place, settings.bf16)
+        trainer = Trainer(made.drafter.to(place), teacher, states, settings, place)
+        identity = _identity(states, made, settings, trainer.world, start)
+        folder = out / TRAINING
+        if trainer.rank == 0:
+            _claim(out, identity, go_on=go_on, overwrite=overwrite)
+        if trainer.world > 1:
+            distributed.barrier()
+        saved = resume.latest(folder)
+        if (folder / RUN).is_file():
+            return True  # a resumed run that was complete
+        if saved is not None:
+            resume.restore(trainer, saved, identity)
+        with closing(Log(folder, tensorboard, trainer.rank == 0)) as log:
+            for row in trainer.run(_agreed(stop, trainer)):
+                log.row(row)
+                if trainer.rank == 0:
+                    told(row, len(trainer.steps))
+                    if trainer.done % save_every == 0:
+                        resume.save(trainer, folder, identity)
+        ended = trainer.done == len(trainer.steps)
+        if trainer.rank != 0:
+            return ended
+        if not ended:
+            resume.save(trainer, folder, identity)
+            return False
+        facts = identity["data"] | {"version": __version__, "training": asdict(settings)}
+        final = Checkpoint(made.drafter, made.mapping, facts=facts)
+        checkpoint.export(
+            final,
+            out,
+            target,
+            dtype=dtype,
+            with_embedding=with_embedding,
+            ids_of_outputs=ids_of_outputs,
+        )
+        _write(folder / RUN, {"tool": "eagle3-data", "steps": trainer.done, "identity": identity})
+        for one in folder.glob("step-*"):
+            shutil.rmtree(one)
+        return True
+
+
+@contextmanager
+def processes(device: str) -> Iterator[torch.device]:
+    """The device of this process; under torchrun all processes are one run."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if "RANK" not in os.environ:
+        yield torch.device(device)
+        return
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
+    distributed.init_process_group("gloo" if device == "cpu" else "nccl")
+    try:
+        yield torch.device(device)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _agreed(stop: Callable[[], bool], trainer: Trainer) -> Callable[[], bool]:
+    """All processes stop at the same step: when one of them wants to."""
+
+    def any_of_them() -> bool:
+        wanted = torch.tensor(float(stop()), device=trainer.device)
+        distributed.all_reduce(wanted)
+        return bool(wanted > 0)
+
+    return any_of_them if trainer.world > 1 else stop
+
+
+def _identity(
+    states: States, made: Checkpoint, settings: Settings, world: int, start: Start
+) -> dict[str, Any]:
+    """What makes two runs the same run."""
+    manifest = states.manifest
+    ids = states.index["sample_id"]
+    return {
+        "data": {
+            "layers_output_of": manifest.layers.output_of,
+            "target": Path(manifest.target.id).name,
+            "target_weights": manifest.target.weights,
+            "tokenizer_hash": manifest.facts.tokenizer_hash,
+            "profile": manifest.facts.profile,
+            "states": manifest.checksum,
+            "mapping": made.mapping.fingerprint,
+        },
+        "samples": {"count": len(ids), "first": ids[0], "last": ids[-1]},
+        "settings": asdict(settings),
+        "shape": {k: v for k, v in asdict(made.drafter.shape).items() if k != "rope"},
+        "start": _fingerprint(start.init),
+        "processes": world,
+    }
+
+
+def _fingerprint(init: Path | None) -> str:
+    """Digest of the weights that training starts from; "" for new ones."""
+    from eagle3_data.shards.journal import digest
+
+    if init is None:
+        return ""
+    return " ".join(sorted({digest(t.file) for t in files.tensors(init).values()}))
+
+
+def _claim(out: Path, identity: dict[str, Any], *, go_on: bool, overwrite: bool) -> None:
+    """Make `out` ours: empty, or that of the same run when going on. Raises OutputError."""
+    folder = out / TRAINING
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is no folder: choose another name")
+    if go_on and (folder / RUN).is_file():
+        found = orjson.loads((folder / RUN).read_bytes())["identity"]
+        if found != orjson.loads(orjson.dumps(identity)):
+            raise OutputError(f"{out} holds another finished run: choose a folder, or --overwrite")
+    elif go_on and resume.latest(folder) is not None:
+        _cut(folder / METRICS, int(resume.latest(folder).name.removeprefix("step-")))  # type: ignore[union-attr]
+    elif out.exists() and any(out.iterdir()):
+        begun = folder.is_dir()
+        if not (overwrite or go_on) or not (begun or (out / checkpoint.WEIGHTS).is_file()):
+            step = "--resume to go on, or --overwrite to start again" if begun else "another folder"
+            raise OutputError(f"{out} is not empty: pass {step}")
+        for left in (out / checkpoint.WEIGHTS, out / "config.json"):
+            left.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _cut(metrics: Path, steps: int) -> None:
+    """Keep the rows of the first `steps` steps: the others are made again."""
+    if metrics.is_file():
+        lines = metrics.read_bytes().splitlines(keepends=True)[:steps]
+        with drafting(metrics, overwrite=True) as draft:
+            draft.write(b"".join(lines))
+
+
+class Log:
+    """Rows of metrics, into JSONL and, when wanted, TensorBoard; of the first process only."""
+
+    def __init__(self, folder: Path, tensorboard: bool, first: bool) -> None:
+        self.file: Any = None
+        self.board: Any = None
+        if first and tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise TrainError("the package tensorboard is not there: install it") from None
+            self.board = SummaryWriter(str(folder / "tensorboard"))
+        if first:
+            self.file = (folder / METRICS).open("ab", buffering=0)
+
+    def row(self, row: dict[str, Any]) -> None:
+        """One optimizer step."""
+        if self.file is not None:
+            self.file.write(orjson.dumps(row) + b"\n")
+        if self.board is not None:
+            for name in ("loss", "accuracy"):
+                for ahead, value in enumerate(row[name], 1):
+                    self.board.add_scalar(f"{name}/{ahead}", value, row["step"])
+            self.board.add_scalar("lr", row["lr"], row["step"])
+
+    def close(self) -> None:
+        """Everything is on its way to the disk."""
+        for one in (self.file, self.board):
+            if one is not None:
+                one.close()
+
+
+def _write(path: Path, body: dict[str, Any]) -> None:
+    with drafting(path, overwrite=True) as draft:
+        draft.write(orjson.dumps(body, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _same_tokenizer(mapping: Path, states: States) -> None:
+    """Refuse a mapping that says it was counted on ids of another tokenizer."""
+    from safetensors import SafetensorError, safe_open
+
+    file = mapping / SAFETENSORS if mapping.is_dir() else mapping
+    if file.suffix != ".safetensors" or not file.is_file():
+        return
+    try:
+        with safe_open(str(file), framework="np") as opened:
+            about = orjson.loads((opened.metadata() or {}).get(checkpoint.OWN, "{}"))
+            told = about.get("tokenizer_hash")
+    except (SafetensorError, OSError, orjson.JSONDecodeError, AttributeError):
+        return  # reading it says what is wrong
+    if told not in (None, states.manifest.facts.tokenizer_hash):
+        raise CheckpointError(
+            f"{mapping} was counted on ids of another tokenizer than the states: make it of the"
+            " same shards with `vocab`"
+        )

@@ -1,0 +1,100 @@
+"""Where a run stands, on disk: weights, optimizer, random state, position.
+
+What enters: a trainer between two steps. What leaves: a folder `step-00000120`. It promises that a
+folder of that name is whole (it is written beside and renamed), that only safetensors and JSON are
+written and read, and that a run of other settings or data is not taken for this one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from eagle3_data.draft.train import Trainer
+from eagle3_data.shards.manifest import canonical, flattened
+
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+
+class ResumeError(ValueError):
+    """A run that can not be resumed; the message names the next step."""
+
+
+def save(trainer: Trainer, folder: Path, identity: dict[str, Any]) -> None:
+    """Write the state, then remove those of earlier steps."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    part, final = folder / ".step.part", folder / f"step-{trainer.done:08d}"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    weights = {name: tensor.contiguous() for name, tensor in trainer.drafter.state_dict().items()}
+    save_file(weights, part / WEIGHTS)
+    moments = {
+        f"{number}.{key}": value.contiguous()
+        for number, entry in trainer.optimizer.state_dict()["state"].items()
+        for key, value in entry.items()
+    }
+    save_file(moments | {"random": torch.get_rng_state()}, part / OPTIMIZER)
+    body = {"tool": "eagle3-data", "kind": "training", "step": trainer.done, "identity": identity}
+    (part / STATE).write_bytes(orjson.dumps(body, option=orjson.OPT_INDENT_2) + b"\n")
+    for path in (*part.iterdir(), part):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    if final.exists():  # the same step, written by the run that was resumed from it
+        shutil.rmtree(final)
+    part.rename(final)
+    for earlier in folder.glob("step-*"):
+        if earlier != final:
+            shutil.rmtree(earlier)
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest state, None when there is none."""
+    found = sorted(path for path in folder.glob("step-*") if (path / STATE).is_file())
+    return found[-1] if found else None
+
+
+def restore(trainer: Trainer, path: Path, identity: dict[str, Any]) -> None:
+    """Bring a fresh trainer to where the state was written. Raises ResumeError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        body = orjson.loads((path / STATE).read_bytes())
+        theirs, ours = flattened(body["identity"]), flattened(orjson.loads(canonical(identity)))
+        other = [
+            f"{key}: {theirs.get(key, 'not set')} → {ours.get(key, 'not set')}"
+            for key in sorted(theirs.keys() | ours.keys())
+            if theirs.get(key) != ours.get(key)
+        ]
+        if other:
+            raise ResumeError(
+                f"{path} is of another run ({'; '.join(other[:4])}): give the same options, or pass"
+                " --overwrite to start again"
+            )
+        trainer.drafter.load_state_dict(load_file(path / WEIGHTS))
+        moments = load_file(path / OPTIMIZER)
+        torch.set_rng_state(moments.pop("random"))
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in moments.items():
+            number, key = name.split(".")
+            state.setdefault(int(number), {})[key] = value
+        groups = trainer.optimizer.state_dict()["param_groups"]
+        trainer.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        trainer.done = int(body["step"])
+    except (OSError, KeyError, TypeError, RuntimeError, orjson.JSONDecodeError) as error:
+        raise _damaged(path, error) from None
+    except SafetensorError as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> ResumeError:
+    reason = " ".join(str(error).split())[:120]
+    return ResumeError(f"{path} is damaged ({reason}): pass --overwrite to start again")
