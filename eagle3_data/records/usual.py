@@ -17,7 +17,11 @@ from eagle3_data.records.requests import ROLES
 from eagle3_data.records.row import LARGEST, Json, dump
 from eagle3_data.records.table import Status
 
-_LINE = frozenset({"id", "request", "response", "latency_s"})
+_LINE = frozenset(
+    {"id", "request", "response", "latency_s"}
+    # what `generate` writes beside them
+    | {"identity", "sample", "server", "server_version", "base_url", "attempt", "finished_at"}
+)
 _REQUEST = frozenset(
     {"model", "messages", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "n"}
     | {"stop", "stream", "frequency_penalty", "presence_penalty", "repetition_penalty"}
@@ -79,6 +83,7 @@ def read_usual(value: Any, number: int, offset: int, size: int) -> Usual | None:
         return None
 
     name, latency = value.get("id"), value.get("latency_s")
+    told_server, told_version = value.get("server"), value.get("server_version")
     made_by, asked_of, created = body.get("model"), request.get("model"), body.get("created")
     prompt_ids, ids = body.get("prompt_token_ids"), choice.get("token_ids")
     end, stop, index = choice.get("finish_reason"), choice.get("stop_reason"), choice.get("index")
@@ -86,6 +91,10 @@ def read_usual(value: Any, number: int, offset: int, size: int) -> Usual | None:
     fed, made = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if (
         name.__class__ is not str
+        or (told_server is not None and told_server.__class__ is not str)
+        or (told_version is not None and told_version.__class__ is not str)
+        or value.get("identity", "").__class__ is not str
+        or value.get("base_url", "").__class__ is not str
         or (latency is not None and latency.__class__ is not float)
         or made_by.__class__ is not str
         or asked_of.__class__ is not str
@@ -141,6 +150,7 @@ def read_usual(value: Any, number: int, offset: int, size: int) -> Usual | None:
             long.append(text)
     settings = {key: item for key, item in request.items() if key not in _NO_SETTING}
     server, version = server_of(body, choice)
+    server, version = server or told_server, version or told_version
     messages_json, system, user, roles, history = asked
     cells = (
         None, number, offset, size, index, None, _RECORD, "chat-completion", None, None, None,

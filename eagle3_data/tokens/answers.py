@@ -18,7 +18,7 @@ from eagle3_data.records.table import Note, Status
 from eagle3_data.tokens.candidates import Answer, stopped
 from eagle3_data.tokens.grammar import Place
 from eagle3_data.tokens.markers import Markers
-from eagle3_data.tokens.servers import stripped_places
+from eagle3_data.tokens.servers import stripped_places, was_read
 
 if TYPE_CHECKING:
     from eagle3_data.profiles.profile import Profile
@@ -37,7 +37,7 @@ def answers(
     `thinking`: as `thinks` gives it.
     """
     spelled = _spelled(records, markers)
-    strips: dict[tuple[str | None, str | None, bool], frozenset[Place]] = {}
+    strips: dict[tuple[str | None, str | None, bool], tuple[frozenset[Place], bool]] = {}
     stops: dict[tuple[str | None, str | None], Any] = {}
     out: list[Answer | None] = []
     columns = [records.get_column(name).to_list() for name in COLUMNS]
@@ -52,7 +52,10 @@ def answers(
             continue
         place = (server, version, calls is not None)
         if place not in strips:
-            strips[place] = stripped_places(profile, server, version, tools=place[2])
+            strips[place] = (
+                stripped_places(profile, server, version, tools=place[2]),
+                was_read(server, version),
+            )
         if (finish, reason) not in stops:
             stops[finish, reason] = stopped(finish, reason, markers)
         stop, end, stop_text = stops[finish, reason]
@@ -60,7 +63,7 @@ def answers(
             Answer(
                 reasoning or "", content or "", calls, inside,
                 stop, end, stop_text, bool(stop_text) and _keeps_stop(rest[0]),
-                quoting, strips[place], server is not None,
+                quoting, *strips[place],
             )
         )  # fmt: skip
     return out

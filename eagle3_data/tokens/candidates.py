@@ -63,8 +63,7 @@ class Answer(NamedTuple):
     id when it ended.
 
     `stop_kept`: the request asked to leave the stop string in the text. `spelled`: a text spells a
-    marker. `stripped`: where its server strips; `named`: the server is
-    known.
+    marker. `stripped`: where its server strips; `named`: that is known (`servers.was_read`).
     """
 
     reasoning: str

@@ -208,8 +208,7 @@ class PromptBuilder:
             if message.get("tool_calls"):
                 raise RequestFault("no chat template, and a layout can not write tool calls")
             out += [
-                role if p == "{role}" else content if p == "{content}" else p
-                for p in self._message
+                role if p == "{role}" else content if p == "{content}" else p for p in self._message
             ]
         return "".join([*out, tail])
 

@@ -23,6 +23,12 @@ measured on 200 rows, every answer that stopped counts one token more than its t
 profile may overrule.
 """
 
+READ = {"vllm": "<=0.33.99", "sglang": "<=0.5.23", "llama.cpp": ""}
+"""Server → the versions whose parsers were read, or measured, for what they strip. Any other one
+(a router, `transformers serve`, a later version, one that does not tell its version) may strip
+anywhere.
+"""
+
 _CLAUSE = re.compile(r"\s*(==|!=|>=|<=|>|<)\s*v?([0-9]+(?:\.[0-9]+)*)\s*")
 
 
@@ -33,6 +39,11 @@ def counts_stop_token(profile: Profile, server: str | None) -> bool | None:
     if server is None:
         return None
     return profile.counts_stop_token.get(server, COUNTS_STOP_TOKEN.get(server))
+
+
+def was_read(server: str | None, version: str | None) -> bool:
+    """Whether it is known where this server version strips, also when it is nowhere."""
+    return server in READ and holds(READ[server], version)
 
 
 def stripped_places(

@@ -70,7 +70,8 @@ ODD: st.SearchStrategy[Any] = st.sampled_from(
      "tool", "assistant", "developer", [{"function": {"name": "f", "arguments": "{}"}}]]
 )  # fmt: skip
 NAMES = (
-    "id", "model", "error", "status", "latency_s", "latency", "server", "request", "response",
+    "id", "model", "error", "status", "latency_s", "latency", "server", "server_version",
+    "identity", "sample", "base_url", "attempt", "attempts", "finished_at", "request", "response",
     "messages", "prompt", "tools", "input", "max_tokens", "max_completion_tokens", "thinking",
     "reasoning_effort", "chat_template_kwargs", "stop", "seed", "choices", "usage", "created",
     "system_fingerprint", "prompt_logprobs", "kv_transfer_params", "timings", "metadata", "sglext",

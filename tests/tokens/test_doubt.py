@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eagle3_data import check
+from eagle3_data.tokens.servers import was_read
 from eagle3_data.tokens.tokenizer import open_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -92,3 +93,24 @@ def test_thought_and_answer_joined_are_not_repaired(tmp_path: Path, top: dict[st
     count = n(THOUGHT) + 1 + n(ANSWER.strip()) + 1
     joined = THOUGHT + ANSWER.strip()
     assert grade(tmp_path, None, joined, "stop", count, top=top) in ("D", "E")
+
+
+@pytest.mark.parametrize(
+    ("server", "version", "known"),
+    [
+        ("vllm", "0.32.0", True),
+        ("vllm", "0.33.1", True),
+        ("vllm", "0.34.0", False),
+        ("vllm", None, False),
+        ("sglang", "0.5.23", True),
+        ("sglang", "0.6", False),
+        ("llama.cpp", None, True),
+        ("transformers", None, False),
+        ("openai-compatible", "1.0", False),
+        (None, None, False),
+    ],
+)
+def test_only_parsers_that_were_read_are_known_to_leave_edges_alone(
+    server: str | None, version: str | None, known: bool
+) -> None:
+    assert was_read(server, version) is known
