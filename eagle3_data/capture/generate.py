@@ -122,6 +122,7 @@ class Run:
         flushing = asyncio.create_task(self._flush())
         try:
             await self._feed(wanted)
+            self.pool.exhausted = True
             while self.tasks:
                 await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -150,6 +150,8 @@ def open_journal(path: Path, *, resume: bool, secret: str = "") -> Journal:
         try:
             fcntl.flock(journal.rows_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            os.close(journal.rows_fd)
+            journal.rows_fd = -1  # not ours to close: an empty file would be removed
             raise JournalError(
                 f"{path} is being written by another run: wait for it, or choose another name"
             ) from None

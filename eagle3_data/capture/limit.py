@@ -1,8 +1,8 @@
 """Limits: how many requests a server has in flight, fixed or found by trying.
 
 What enters: finished answers with their tokens, and overloads. What leaves: a number. It promises
-to rise only while more in flight gave more tokens a second, to fall at once when the server says
-that it is too much, and to judge nothing while there was not enough to ask.
+to rise only while more in flight gave more tokens a second, and to fall at once when the server
+says that it is too much.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Limit(Protocol):
     @property
     def value(self) -> int: ...
 
-    def done(self, tokens: int, now: float, *, full: bool) -> None:
-        """An answer of `tokens` arrived. `full`: as many as allowed were in flight."""
+    def done(self, tokens: int, now: float) -> None:
+        """An answer of `tokens` arrived while there was more to ask."""
 
     def overload(self, started: float, now: float, *, busy: bool) -> None:
         """An attempt that was begun at `started` failed with 5xx or a time-out, or (`busy`) 429."""
@@ -41,7 +41,7 @@ class Fixed:
 
     value: int
 
-    def done(self, tokens: int, now: float, *, full: bool) -> None: ...
+    def done(self, tokens: int, now: float) -> None: ...
 
     def overload(self, started: float, now: float, *, busy: bool) -> None: ...
 
@@ -66,14 +66,11 @@ class Adaptive:
     bad: int = 0
     fell: float = float("-inf")
 
-    def done(self, tokens: int, now: float, *, full: bool) -> None:
+    def done(self, tokens: int, now: float) -> None:
         if self.left_out > 0:
             self.left_out -= 1
             if self.left_out == 0:
                 self._measure(now)
-            return
-        if not full:  # the end of the prompts, or rows that wait: no fair measure
-            self._measure(now)
             return
         self.rows += 1
         self.work += tokens or 1

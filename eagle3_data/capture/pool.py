@@ -74,6 +74,8 @@ class Pool:
     most: int
     tell: Callable[[str], None]
     stopped: bool = False
+    exhausted: bool = False
+    """Nothing new is to be asked: rates say no more what a server can do."""
     _waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
@@ -111,8 +113,8 @@ class Pool:
         if lane.ailing:
             self.tell(f"{lane.server.base_url} answers again")
         lane.failures = 0
-        full = lane.in_flight >= lane.limit.value
-        lane.limit.done(answer.tokens, time.monotonic(), full=full)
+        if not self.exhausted:
+            lane.limit.done(answer.tokens, time.monotonic())
         self.give_back(lane)
 
     def failed(self, lane: Lane, fault: Fault, started: float) -> None:

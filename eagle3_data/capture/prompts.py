@@ -25,11 +25,14 @@ from eagle3_data.records.prompts import PROMPT_KEYS
 from eagle3_data.records.requests import read_request
 from eagle3_data.records.row import Row, mapping
 from eagle3_data.records.shapes import table_from
+from eagle3_data.records.streams import open_stream
 from eagle3_data.records.table import Note, Status
 
 CHUNK = 2048
 """Rows of a Parquet file or dataset that are read at a time."""
-_DATASET = re.compile(r"[\w.\-]+/[\w.\-]+(:[\w.\-\[\]%]+)?")
+LONGEST = 8 << 20
+"""Bytes of a line of plain text."""
+_DATASET = re.compile(r"[\w.\-]+/[\w.\-]+(:[\w.\-\[\]%:+]+)?")
 _WHOLE_FILE = {
     Note.FILE_EMPTY: "the file is empty",
     Note.FILE_LFS_POINTER: "a Git-LFS pointer, not the file: run `git lfs pull`",
@@ -87,29 +90,39 @@ def _of_file(source: Source) -> Iterator[Prompt]:
     if base.endswith((".parquet", ".pq")):
         yield from _of_parquet(source)
         return
-    plain = base.endswith(".txt")
+    if base.endswith(".txt"):
+        yield from _of_text(source)
+        return
     for batch in read_batches(source, 0):
-        _refuse_faults(source, batch, plain=plain)
-        if plain:
-            for line, number in zip(batch.lines, batch.numbers, strict=True):
-                place = f"{source.path}:{number}"
-                try:
-                    text = line.decode()
-                except UnicodeDecodeError:
-                    raise InputError(f"{place}: not UTF-8 text; convert the file first") from None
+        for fault in batch.faults:
+            # a line that could not be loaded is a prompt that would be lost
+            if fault.number is None:
+                why = _WHOLE_FILE.get(fault.note, fault.detail)
+                raise InputError(f"{source.path}: no prompts in it: {why}")
+            if fault.note:
+                raise InputError(f"{source.path}:{fault.number}: line too long ({fault.detail})")
+        yield from _of_batch(batch, source.path)
+
+
+def _of_text(source: Source) -> Iterator[Prompt]:
+    """A prompt a line. No look at the first bytes as for JSON: a prompt may begin with anything."""
+    with open_stream(source.real) as stream:
+        number = 0
+        while line := stream.reader.readline(LONGEST + 1):
+            number += 1
+            place = f"{source.path}:{number}"
+            if len(line) > LONGEST:
+                raise InputError(f"{place}: longer than {LONGEST >> 20} MiB; is it one prompt?")
+            try:
+                text = line.decode().rstrip("\r\n")
+            except UnicodeDecodeError:
+                raise InputError(f"{place}: not UTF-8 text; convert the file first") from None
+            if number == 1:
+                text = text.removeprefix("\ufeff")
+            if text.strip():
                 yield Prompt(None, [{"role": "user", "content": text}], None, place)
-        else:
-            yield from _of_batch(batch, source.path)
-
-
-def _refuse_faults(source: Source, batch: LineBatch, *, plain: bool) -> None:
-    """A line that could not be loaded is a prompt that would be lost."""
-    for fault in batch.faults:
-        if fault.number is not None and fault.note:
-            raise InputError(f"{source.path}:{fault.number}: line too long ({fault.detail})")
-        if fault.number is None and not (plain and fault.note is Note.FILE_NOT_JSON):
-            why = _WHOLE_FILE.get(fault.note, fault.detail)
-            raise InputError(f"{source.path}: no prompts in it: {why}")
+        if stream.fault:
+            raise InputError(f"{source.path}: {stream.fault}; copy the file again")
 
 
 def _of_parquet(source: Source) -> Iterator[Prompt]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,9 +20,12 @@ from eagle3_data.capture.jobs import Survey
 from eagle3_data.capture.journal import Journal, JournalError
 from eagle3_data.capture.limit import Adaptive, Fixed
 from eagle3_data.capture.pool import Lane
-from eagle3_data.capture.request import Json, merged
+from eagle3_data.capture.request import Json
 from eagle3_data.capture.send import Sender
 from eagle3_data.capture.server import NO_KEY, ServerFault, connect, identify, normal_url
+
+if TYPE_CHECKING:
+    import httpx2
 
 _ROAD = {"messages", "tools", "stream", "stream_options", "seed"} | {
     k for w in WAYS for k in w.body
@@ -65,8 +68,15 @@ async def open_lanes(way: Way) -> list[Lane]:
     return lanes
 
 
+def transport(url: str) -> httpx2.AsyncBaseTransport | None:
+    """The connections to a server; None where `httpx2` must choose (a proxy)."""
+    from eagle3_data.capture.transport import spread
+
+    return spread(url)
+
+
 async def _lane(url: str, way: Way) -> Lane:
-    client = connect(url, api_key=way.key, timeout=way.timeout)
+    client = connect(url, api_key=way.key, timeout=way.timeout, transport=transport(url))
     server = await identify(client, model=way.model)
     limit = Adaptive() if way.concurrency is None else Fixed(way.concurrency)
     sender = Sender(client, way.stream, way.timeout, way.secret, way.accepted)
@@ -74,9 +84,12 @@ async def _lane(url: str, way: Way) -> Lane:
     return Lane(server, sender, limit, ids)
 
 
-def with_thinking(options: Json, thinking: Json, extra: Json) -> Json:
-    """The keys of a body beside model and messages."""
-    return merged(merged(options, thinking), extra)
+def proven(ids: Json, *, stream: bool) -> Json:
+    """The keys that a probe saw ids arrive with, or their like for a stream."""
+    known = next((way for way in WAYS if dict(way.body) == ids), None)
+    if not stream or known is None or known.streams:
+        return ids
+    return ask_for_ids(known.kind, stream=True)
 
 
 def refuse_foreign(journal: Journal, survey: Survey, common: Json) -> None:

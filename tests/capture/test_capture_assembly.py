@@ -1,0 +1,151 @@
+"""Streams put together again: the same body as without streaming, and what is no answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asking import events, stream
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3_data.capture.assembly import Assembly, BrokenStream
+
+Json = dict[str, Any]
+CALLS = [
+    {"id": "call_0", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}},
+    {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": "{}"}},
+]
+BODY: Json = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "system_fingerprint": None,
+    "choices": [
+        {
+            "index": 0,
+            "message": {
+                "role": "assistant",
+                "content": "An answer.",
+                "reasoning": "A thought, which is longer.",
+                "tool_calls": CALLS,
+            },
+            "logprobs": {"content": [{"token": str(n), "logprob": -0.5} for n in range(6)]},
+            "finish_reason": "tool_calls",
+            "stop_reason": None,
+            "token_ids": [1, 2, 3, 4, 5, 6],
+        }
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9},
+    "prompt_token_ids": [7, 8, 9],
+}
+
+
+def assembled(sent: bytes, size: int = 10_000) -> Json:
+    assembly = Assembly()
+    for at in range(0, len(sent), size):
+        assembly.feed(sent[at : at + size])
+    return assembly.body()
+
+
+@given(st.integers(1, 12), st.integers(1, 300), st.sampled_from([b"\n", b"\r\n"]))
+def test_a_stream_is_the_body_that_was_not_streamed(size: int, piece: int, line: bytes) -> None:
+    assert assembled(stream(events(BODY, size), line=line), piece) == BODY
+
+
+def test_unknown_fields_are_kept() -> None:
+    chunks = events(BODY)
+    chunks[1]["sglext"] = {"output_ids": [[1, 2]]}
+    chunks[1]["choices"][0]["delta"]["reasoning_details"] = [{"text": "A"}]
+    chunks[2]["choices"][0]["delta"]["reasoning_details"] = [{"text": " thought"}]
+    body = assembled(stream(chunks))
+    assert body["sglext"] == {"output_ids": [[1, 2]]}
+    message = body["choices"][0]["message"]
+    assert message["reasoning_details"] == [{"text": "A"}, {"text": " thought"}]
+
+
+def test_names_that_come_with_every_delta_are_one_name() -> None:
+    chunks = events(BODY)
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            choice["delta"]["role"] = "assistant"
+            for call in choice["delta"].get("tool_calls", ()):
+                known = CALLS[call["index"]]
+                call |= {"id": known["id"], "type": "function"}
+                call["function"].setdefault("name", known["function"]["name"])  # type: ignore[index]
+    assert assembled(stream(chunks)) == BODY
+
+
+def test_a_stream_without_text_has_no_content() -> None:
+    chunks = [{"choices": [{"index": 0, "delta": {"reasoning": "hm"}, "finish_reason": "length"}]}]
+    message = assembled(stream(chunks))["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": None, "reasoning": "hm"}
+
+
+def broken(chunks: list[Json], why: str, end: bytes = b"data: [DONE]\n\n") -> None:
+    with pytest.raises(BrokenStream, match=why):
+        assembled(stream(chunks, end))
+
+
+def test_a_stream_that_stopped_early_is_no_answer() -> None:
+    whole = events(BODY)
+    broken(whole, r"without \[DONE\]", end=b"")
+    broken(whole[:-2], "without a finish_reason")
+    broken([], "held no choice")
+    broken(whole[:3], "not JSON", end=b'data: {"choices": [\n\ndata: [DONE]\n\n')
+    broken(whole[:3], "no JSON object", end=b"data: 1\n\n")
+
+
+def test_an_error_in_a_stream_is_the_body() -> None:
+    error = {"error": {"message": "out of memory", "code": 500}}
+    body = assembled(stream([*events(BODY)[:3], error]))
+    assert body["error"] == error["error"]
+
+
+def test_a_last_event_without_its_blank_line() -> None:
+    assert assembled(stream(events(BODY), end=b"data: [DONE]\n")) == BODY
+
+
+def test_a_field_that_changes_its_name_half_way_is_no_answer() -> None:
+    chunks = events(BODY)
+    for chunk in chunks[4:]:
+        for choice in chunk["choices"]:
+            if "reasoning" in choice["delta"]:
+                choice["delta"]["reasoning_content"] = choice["delta"].pop("reasoning")
+    broken(chunks, "changed its name half-way")
+
+
+def test_a_thought_under_both_names_is_one_answer() -> None:
+    chunks = events(BODY)
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            if "reasoning" in choice["delta"]:
+                choice["delta"]["reasoning_content"] = choice["delta"]["reasoning"]
+    message = assembled(stream(chunks))["choices"][0]["message"]
+    assert message["reasoning"] == message["reasoning_content"]
+
+
+def plain(texts: list[str], counted: int, ids: bool) -> list[Json]:
+    chunks: list[Json] = []
+    for n, text in enumerate(texts):
+        choice: Json = {"index": 0, "delta": {"content": text}}
+        chunks.append({"choices": [choice | ({"token_ids": [n]} if ids else {})]})
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    return [*chunks, end, {"choices": [], "usage": {"completion_tokens": counted}}]
+
+
+def test_a_delta_that_came_twice_is_no_answer() -> None:
+    words = ["a ", "b ", "c "]
+    doubled = plain(words, 3, ids=True)
+    doubled.insert(1, doubled[1])
+    broken(doubled, "4 ids arrived for 3 tokens")
+    doubled = plain(words, 3, ids=False)
+    doubled.insert(1, doubled[1])
+    broken(doubled, "4 deltas arrived for 3 tokens, 1 of them twice")
+
+
+def test_repeated_words_and_small_pieces_are_no_doubles() -> None:
+    assert assembled(stream(plain(["ha ", "ha ", "ha "], 4, ids=False)))["choices"]
+    # a gateway that cuts text smaller than tokens
+    assert assembled(stream(plain(list("abcdef"), 2, ids=False)))["choices"]
