@@ -21,6 +21,7 @@ PAGES = README + "".join(
 COMMANDS = [
     *["check", "convert", "verify", "export", "import"],
     *["rule", "rules", "profiles", "profile show", "profile check"],
+    "probe",
     *["vocab build", "vocab check"],
 ]
 

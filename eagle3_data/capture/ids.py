@@ -16,7 +16,7 @@ from eagle3_data.capture.server import Kind
 @dataclass(frozen=True, slots=True)
 class Way:
     """`body`: the fields that ask. `kind`: who understands them. `streams`: whether they may stand
-    in a streamed request. `since`: the first version that has them.
+    in a streamed request. `since`: the oldest version that was seen to have them.
     """
 
     body: Mapping[str, Any] = field(hash=False)
@@ -35,9 +35,16 @@ WAYS = (
         True,
         "0.5.23",
     ),
+    # in `__verbose`, whose other fields are left out; a stream holds none of them
+    Way(
+        {"verbose": True, "return_tokens": True, "response_fields": ["tokens", "prompt"]},
+        Kind.LLAMACPP,
+        False,
+        "b11434",
+    ),
 )
-"""llama.cpp gives ids at /completion only and transformers serve at no place, so both have no way
-here: a field that transformers serve does not know costs the request (HTTP 422)."""
+"""transformers serve has no way: it gives ids at no place, and a field that it does not know costs
+the request (HTTP 422)."""
 
 
 def ask_for_ids(kind: Kind, *, stream: bool = False) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from eagle3_data.cli.check import check
 from eagle3_data.cli.convert import convert
 from eagle3_data.cli.faults import VERBOSE, Exit, tell
 from eagle3_data.cli.generate import generate
+from eagle3_data.cli.probe import probe
 from eagle3_data.cli.profiles import profile_check, profile_show, profiles
 from eagle3_data.cli.rules import rule, rules
 from eagle3_data.cli.shards_io import export, import_
@@ -55,6 +56,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(convert)
 app.command()(verify)
+app.command()(probe)
 app.command()(generate)
 app.command()(rule)
 app.command()(rules)
