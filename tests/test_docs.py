@@ -22,7 +22,7 @@ COMMANDS = [
     *["check", "convert", "verify", "export", "import"],
     *["rule", "rules", "profiles", "profile show", "profile check"],
     "probe",
-    *["vocab build", "vocab check"],
+    *["vocab build", "vocab check", "lint"],
 ]
 
 

@@ -20,6 +20,7 @@ from eagle3_data.cli.check import check
 from eagle3_data.cli.convert import convert
 from eagle3_data.cli.faults import VERBOSE, Exit, tell
 from eagle3_data.cli.generate import generate
+from eagle3_data.cli.lint import lint
 from eagle3_data.cli.probe import probe
 from eagle3_data.cli.profiles import profile_check, profile_show, profiles
 from eagle3_data.cli.rules import rule, rules
@@ -63,6 +64,7 @@ app.command()(rules)
 app.command()(profiles)
 app.command()(export)
 app.command("import")(import_)
+app.command()(lint)
 
 profile = typer.Typer(
     help="Look at one profile, or prove it against a tokenizer.", no_args_is_help=True

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3_data.audit.rules.registry import Rule, Severity
 from eagle3_data.draft.checkpoint_rules import CHECKPOINT_RULES
+from eagle3_data.draft.state_rules import STATE_RULES
 from eagle3_data.draft.vocab_rules import VOCAB_RULES
 
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report
 
-DRAFT_RULES: Mapping[str, Rule] = VOCAB_RULES | CHECKPOINT_RULES
+DRAFT_RULES: Mapping[str, Rule] = VOCAB_RULES | STATE_RULES | CHECKPOINT_RULES
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A rule that fired. `place`: the file it is about; `at`: a tensor or a key of the config.
-    `mend`: "" or what `--fix` does about it.
+    `mend`: "" or what `--fix` does about it; `engines`: those that refuse it or draft wrong.
     """
 
     code: str
@@ -32,6 +33,7 @@ class Finding:
     detail: str
     at: str = ""
     mend: str = ""
+    engines: tuple[str, ...] = ()
 
     @property
     def rule(self) -> Rule:
@@ -53,6 +55,7 @@ class Finding:
             "at": self.at or self.rule.at,
             "detail": self.detail,
             "mend": self.mend or None,
+            "engines": list(self.engines),
         }
 
 
@@ -81,16 +84,30 @@ class Inspection:
     engines: tuple[EngineLine, ...] = ()
     notes: tuple[str, ...] = ()
     layers: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+    """Engines were named: one of them that can not be right is an error too."""
 
     @property
     def sound(self) -> bool:
         """Nothing of error level was found."""
-        return not any(finding.error for finding in self.findings)
+        failing = self.strict and any("no" in (e.loads, e.right) for e in self.engines)
+        return not failing and not any(finding.error for finding in self.findings)
 
     @property
     def codes(self) -> list[str]:
         """Codes that fired, sorted, each once."""
         return sorted({finding.code for finding in self.findings})
+
+    def serving(self, engines: Collection[str]) -> Inspection:
+        """The same for these engines only: findings that strike others alone are left out."""
+        return replace(
+            self,
+            engines=tuple(line for line in self.engines if line.engine in engines),
+            findings=tuple(
+                f for f in self.findings if not f.engines or set(f.engines) & set(engines)
+            ),
+            strict=True,
+        )
 
     def without(self, codes: Iterable[str]) -> Inspection:
         """The same without the findings of these codes or prefixes."""

@@ -33,8 +33,8 @@ WRONG_TYPE = _voc(
     """\
 `d2t` is not one row of int64, or `t2d` not one row of Booleans.
 
-Why it matters: engines add `d2t` to draft ids and index with the sum; a float or int32 tensor
-fails, or is read as other numbers. `t2d` as integers selects columns 0 and 1 instead of a mask.
+Why it matters: engines add `d2t` to draft ids and index with the sum; what another type becomes
+there is up to each. `t2d` as integers selects columns 0 and 1 instead of a mask.
 What to do: write `d2t` as int64 and `t2d` as bool; `lint --fix` does.""",
 )
 
