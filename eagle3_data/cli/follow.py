@@ -45,6 +45,8 @@ class Following:
     shown: Display
     by_line: bool
     """Print a line a batch."""
+    quiet: bool
+    """Print nothing on the way; the report tells it."""
     started: float = field(default_factory=time.perf_counter)
     lines: int = 0
     notes: list[str] = field(default_factory=list)
@@ -104,12 +106,16 @@ class Following:
     def _tell(self) -> None:
         """Tell what happened to the file, and keep it for the report."""
         for text in self.growing.told:
-            console.note(text)
+            self._note(text)
         self.notes += self.growing.told
         self.growing.told.clear()
 
+    def _note(self, text: str) -> None:
+        if not self.quiet:
+            console.note(text)
+
     def _begin_again(self) -> None:
-        console.note(
+        self._note(
             "the first thought came, so this model thinks: the rows before it are judged again"
         )
         self.growing.rewind()
@@ -148,7 +154,8 @@ def follow(
     growing = Growing(path)
     moving = console.moving() and not quiet
     shown = Display(tally=lambda: watch.tally)
-    following = Following(growing, watch, rules, shown, by_line=not (moving or quiet))
+    by_line = not (moving or quiet)
+    following = Following(growing, watch, rules, shown, by_line=by_line, quiet=quiet)
     tripped = Exit.CLEAN if exit_zero else Exit.FINDINGS
     least = Exit.CLEAN
     with ExitStack() as stack:

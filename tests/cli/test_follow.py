@@ -140,6 +140,13 @@ def test_a_replaced_file_is_told_and_keeps_its_own_lines(path: Path) -> None:
     ]
 
 
+def test_quiet_says_nothing_on_the_way(path: Path) -> None:
+    append(path, *LINES[:5])
+    got = followed(path, lambda: path.write_bytes(LINES[5]), options=("--json", "-q"), code=1)
+    assert got.stderr == ""
+    assert "was written anew" in json.loads(got.stdout)["notes"][0]
+
+
 def test_a_stop_rule_ends_it_with_1(path: Path) -> None:
     append(path, *LINES[:99])
     got = followed(
