@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -77,10 +78,14 @@ def test_a_mixture_of_all_faults(tmp_path: Path, stream: bool) -> None:
     out = tmp_path / "raw_responses.jsonl"
     faults = ",".join(fault for fault in Fault if fault is not Fault.SOUND)
     with serving(tmp_path, "--faults", faults, "--share", 0.4) as double:
-        done = generate(prompts, out, "--base-url", double.url, road(stream), *PATIENT)
+        cut = ("--max-tokens", 50, "--retry-cut", 500)  # half of the answers are longer
+        done = generate(prompts, out, "--base-url", double.url, road(stream), *cut, *PATIENT)
         assert done.returncode == 0, done.stderr
         assert len(double.counts()["played"]) > 8
-        tried_as_often_as_played(held(out, 60, double), double)
+        rows = held(out, 60, double)
+        tried_as_often_as_played(rows, double)
+    assert {row["response"]["choices"][0]["finish_reason"] for row in rows} == {"stop"}
+    assert {row["request"]["max_tokens"] for row in rows} == {50, 500}
 
 
 def test_retry_after_is_waited_for(tmp_path: Path) -> None:
@@ -230,20 +235,21 @@ class Running:
             assert self.process.poll() is None, self.process.communicate()[1]
             time.sleep(0.01)
 
-    def interrupt(self) -> tuple[int, str]:
-        self.process.send_signal(signal.SIGINT)
+    def ended(self) -> tuple[int, str]:
         _, told = self.process.communicate(timeout=60)
         return self.process.returncode, told
 
 
-def test_an_interrupt_lets_finish_what_is_in_flight(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_lets_finish_what_is_in_flight(tmp_path: Path, number: int) -> None:
     prompts = write_prompts(tmp_path / "prompts.jsonl", 40)
     out = tmp_path / "raw_responses.jsonl"
     with serving(tmp_path, "--delay", 1) as double:
         call = ("--base-url", double.url, "--concurrency", 5, "--grace", 60)
         running = Running(prompts, out, *call)
         running.until(lambda: double.counts()["asked"] >= 10)  # the second five have just left
-        code, told = running.interrupt()
+        running.process.send_signal(number)
+        code, told = running.ended()
         assert code == 130 and "--resume" in told and "Traceback" not in told
         asked = double.counts()["asked"]
         assert asked < 40
@@ -265,12 +271,30 @@ def test_an_interrupt_waits_no_longer_than_its_grace(tmp_path: Path) -> None:
         answered = double.counts()["played"]["sound"]
         assert 0 < answered < 12
         running.until(lambda: len(read(out)) == answered)
-        code, told = running.interrupt()
+        running.process.send_signal(signal.SIGINT)
+        code, told = running.ended()
         assert code == 130 and "Traceback" not in told
         held(out, answered, double)
         double.plan(faults="")
         assert generate(prompts, out, *call, "--resume").returncode == 0
         held(out, 12, double)
+
+
+def test_a_second_interrupt_waits_for_nothing(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 6)
+    out = tmp_path / "raw_responses.jsonl"
+    with serving(tmp_path, "--faults", "hang", "--share", 1) as double:
+        call = ("--base-url", double.url, "--concurrency", 6, "--grace", 600)
+        running = Running(prompts, out, *call)
+        running.until(lambda: double.counts()["asked"] == 6)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.stderr
+        while "once more" not in running.process.stderr.readline():
+            assert running.process.poll() is None
+        running.process.send_signal(signal.SIGINT)
+        code, told = running.ended()
+        assert code == 130 and "Traceback" not in told
+    assert not out.exists()  # nothing was stored
 
 
 def test_two_runs_never_write_one_file(tmp_path: Path) -> None:
@@ -282,7 +306,33 @@ def test_two_runs_never_write_one_file(tmp_path: Path) -> None:
         running.until(lambda: double.counts()["asked"] > 0)
         second = generate(prompts, out, *call, "--resume")
         assert second.returncode == 2 and "another run" in second.stderr
-        running.process.communicate(timeout=60)
-        assert running.process.returncode == 0
+        assert running.ended()[0] == 0
         held(out, 8, double)
         assert double.counts()["asked"] == 8
+
+
+def test_a_full_disk_ends_a_run_with_whole_rows(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 30)
+    out = tmp_path / "raw_responses.jsonl"
+
+    def small_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    with serving(tmp_path) as double:
+        call = arguments(prompts, out, "--base-url", double.url)
+        full = subprocess.run(
+            [sys.executable, "-m", "eagle3_data", *call],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environment(),
+            preexec_fn=small_disk,
+            timeout=120,
+            check=False,
+        )
+        assert full.returncode == 2, full.stderr
+        assert "make room, then pass --resume" in full.stderr and "Traceback" not in full.stderr
+        stored = held(out, len(read(out)), double)
+        assert 3 < len(stored) < 30
+        assert generate(prompts, out, "--base-url", double.url, "--resume").returncode == 0
+        assert held(out, 30, double)[: len(stored)] == stored
