@@ -107,8 +107,10 @@ class Journal:
     def close(self) -> None:
         """Flush and let go of the output; an empty one is removed. Safe to call twice."""
         self.flush()
-        if self.rows_fd >= 0 and os.fstat(self.rows_fd).st_size == 0:
-            self.path.unlink(missing_ok=True)
+        if self.rows_fd >= 0:
+            held = os.fstat(self.rows_fd)
+            if held.st_size == 0 and held.st_nlink:  # none: the name is another run's by now
+                self.path.unlink(missing_ok=True)
         for descriptor in (self.rows_fd, self.errors_fd):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -155,6 +157,11 @@ def open_journal(path: Path, *, resume: bool, secret: str = "") -> Journal:
             raise JournalError(
                 f"{path} is being written by another run: wait for it, or choose another name"
             ) from None
+        held = os.fstat(journal.rows_fd)
+        if held.st_nlink == 0 or (held.st_size and not resume):
+            # another run ended between our first look and our lock: its empty file is removed,
+            # and rows written into that would be in no folder
+            raise JournalError(f"{path} was let go by another run just now: call again")
         if resume:
             _set_aside(journal.rows_fd, path, journal.torn_path, journal.notes)
             _read_rows(journal)

@@ -205,3 +205,22 @@ def test_a_dummy_key_is_a_word_like_others(out: Path) -> None:
     journal = open_journal(out, resume=False, secret="EMPTY")
     assert b"an EMPTY set" in journal.add(key(1), row(1, response="an EMPTY set"))
     journal.close()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_output_that_another_run_ends_at_this_moment(
+    out: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = room.fcntl.flock
+
+    def ended(descriptor: int, how: int) -> None:
+        lock(descriptor, how)
+        out.unlink()  # it stored nothing; and a third one begins
+        out.write_bytes(b"")
+        if not resume:
+            os.write(descriptor, b"{}\n")
+
+    monkeypatch.setattr(room.fcntl, "flock", ended)
+    with pytest.raises(JournalError, match="call again"):
+        open_journal(out, resume=resume)
+    assert out.exists()
