@@ -51,6 +51,12 @@ RUNS: tuple[tuple[str, str, Sequence[str], Sequence[str]], ...] = (
         ["memory.py", "--tokenizer"],
         ["memory.py", "--gigabytes", "0.05", "--tokenizer"],
     ),
+    (
+        "Capture",
+        "`generate` against a server on the same cores that answers at once or after a fixed time.",
+        ["capture.py"],
+        ["capture.py", "--smoke"],
+    ),
 )
 
 

@@ -236,7 +236,7 @@ class Running:
             time.sleep(0.01)
 
     def ended(self) -> tuple[int, str]:
-        _, told = self.process.communicate(timeout=60)
+        _, told = self.process.communicate(timeout=600)
         return self.process.returncode, told
 
 
@@ -327,7 +327,7 @@ def test_a_full_disk_ends_a_run_with_whole_rows(tmp_path: Path) -> None:
             cwd=ROOT,
             env=environment(),
             preexec_fn=small_disk,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert full.returncode == 2, full.stderr

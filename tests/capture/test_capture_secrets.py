@@ -102,7 +102,7 @@ def test_a_fault_of_our_own_shows_no_key(tmp_path: Path) -> None:
             text=True,
             cwd=ROOT,
             env=environment(**{KEY_NAME: CANARY}),
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert double.counts()["asked"] > 0
