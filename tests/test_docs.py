@@ -21,7 +21,7 @@ PAGES = README + "".join(
 COMMANDS = [
     *["check", "convert", "verify", "export", "import"],
     *["rule", "rules", "profiles", "profile show", "profile check"],
-    "probe",
+    *["probe", "generate"],
     *["vocab build", "vocab check", "lint"],
 ]
 
@@ -36,7 +36,8 @@ def command_line() -> dict[str, set[str]]:
             for name, child in inner.items():
                 walk(child, [*words, name])
         else:
-            options = {o for p in command.params for o in p.opts if o.startswith("--")}  # type: ignore[attr-defined]
+            names = (o for p in command.params for o in (*p.opts, *p.secondary_opts))  # type: ignore[attr-defined]
+            options = {name for name in names if name.startswith("--")}
             found[" ".join(words)] = options - {"--help"}
 
     walk(typer.main.get_command(app), [])

@@ -30,8 +30,11 @@ class _Text(list[str]):
 
 @dataclass(slots=True)
 class Assembly:
-    """The state of one stream: `feed` bytes, then `body`."""
+    """The state of one stream: `feed` bytes, then `body`. `marked`: the server ends its streams
+    with [DONE]; transformers serve does not, there the usage that comes last stands for it.
+    """
 
+    marked: bool = True
     done: bool = False
     top: Json = field(default_factory=dict)
     choices: dict[int, Json] = field(default_factory=dict)
@@ -62,8 +65,10 @@ class Assembly:
             self._take(b"\n".join(self.data))
         if "error" in self.top or self.top.get("object") == "error":
             return self.top
-        if not self.done:
+        if self.marked and not self.done:
             raise BrokenStream("the stream ended without [DONE]")
+        if not self.marked and not self.top.get("usage"):
+            raise BrokenStream("the stream ended without its usage")
         if not self.choices:
             raise BrokenStream("the stream held no choice")
         body = {**self.top, "object": "chat.completion"}

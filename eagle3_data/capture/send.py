@@ -97,7 +97,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Sender:
     """How one server is asked. `secret` is cut out of every message. `accepted`: model names that
-    the server may echo beside the one asked.
+    the server may echo beside the one asked. `marked`: its streams end with [DONE].
     """
 
     client: AsyncOpenAI
@@ -105,6 +105,7 @@ class Sender:
     timeout: float = 600.0
     secret: str = ""
     accepted: Sequence[str] = ()
+    marked: bool = True
 
     async def ask(self, content: bytes, model: str) -> Answer:
         """Send the body and read the whole answer. Raises Fault."""
@@ -160,7 +161,7 @@ class Sender:
         try:
             if "json" in response.headers.get("content-type", ""):  # it does not stream, or failed
                 return _parsed(await response.aread())
-            assembly = Assembly()
+            assembly = Assembly(self.marked)
             async for piece in response.aiter_bytes():
                 assembly.feed(piece)
             body = assembly.body()

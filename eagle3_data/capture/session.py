@@ -22,7 +22,7 @@ from eagle3_data.capture.limit import Adaptive, Fixed
 from eagle3_data.capture.pool import Lane
 from eagle3_data.capture.request import Json
 from eagle3_data.capture.send import Sender
-from eagle3_data.capture.server import NO_KEY, ServerFault, connect, identify, normal_url
+from eagle3_data.capture.server import NO_KEY, Kind, ServerFault, connect, identify, normal_url
 
 if TYPE_CHECKING:
     import httpx2
@@ -79,7 +79,8 @@ async def _lane(url: str, way: Way) -> Lane:
     client = connect(url, api_key=way.key, timeout=way.timeout, transport=transport(url))
     server = await identify(client, model=way.model)
     limit = Adaptive() if way.concurrency is None else Fixed(way.concurrency)
-    sender = Sender(client, way.stream, way.timeout, way.secret, way.accepted)
+    marked = server.kind is not Kind.TRANSFORMERS
+    sender = Sender(client, way.stream, way.timeout, way.secret, way.accepted, marked)
     ids = ask_for_ids(server.kind, stream=way.stream) if way.ids else {}
     return Lane(server, sender, limit, ids)
 

@@ -97,6 +97,17 @@ def test_a_stream_that_stopped_early_is_no_answer() -> None:
     broken(whole[:3], "no JSON object", end=b"data: 1\n\n")
 
 
+def test_a_server_that_does_not_mark_the_end_tells_its_usage_last() -> None:
+    for chunks, whole in ((events(BODY), True), (events(BODY)[:-1], False)):
+        assembly = Assembly(marked=False)
+        assembly.feed(stream(chunks, end=b""))
+        if whole:
+            assert assembly.body() == BODY
+        else:
+            with pytest.raises(BrokenStream, match="without its usage"):
+                assembly.body()
+
+
 def test_an_error_in_a_stream_is_the_body() -> None:
     error = {"error": {"message": "out of memory", "code": 500}}
     body = assembled(stream([*events(BODY)[:3], error]))
