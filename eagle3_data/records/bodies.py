@@ -36,7 +36,7 @@ ID_KEYS = (
     "response_ids",
 )
 PROMPT_ID_KEYS = ("prompt_token_ids", "prompt_ids")
-_ANY_IDS = frozenset({*ID_KEYS, *PROMPT_ID_KEYS, "sglext"})
+_ANY_IDS = frozenset({*ID_KEYS, *PROMPT_ID_KEYS, "sglext", "__verbose"})
 
 _SGLANG = frozenset({"sglext", "meta_info"})
 
@@ -140,8 +140,8 @@ def _read_choice(row: Row, body: Json, choice: Json, place: int) -> None:
 
 
 def read_ids(row: Row, choice: Json, body: Json, place: int = 0) -> None:
-    """Captured ids, wherever a server puts them: beside the choice, beside the body, or in
-    SGLang's extension.
+    """Captured ids, wherever a server puts them: beside the choice, beside the body, in SGLang's
+    extension, or in what llama.cpp tells when asked to be verbose (the completion's only).
     """
     if _ANY_IDS.isdisjoint(choice) and _ANY_IDS.isdisjoint(body) and not choice.get("logprobs"):
         return
@@ -156,6 +156,9 @@ def read_ids(row: Row, choice: Json, body: Json, place: int = 0) -> None:
     found = _first(choice, ID_KEYS)
     if found is None and extension:
         found = _one_of(extension.get("output_ids"), place)
+    if found is None and "__verbose" in body and body.get("choices") == [choice]:
+        # [] without return_tokens; of several choices only one is told
+        found = mapping(body["__verbose"]).get("tokens") or None
     if found is None and choice.get("logprobs") is not None:
         found = token_ids_of_logprobs(choice["logprobs"])
     if found is not None:

@@ -59,6 +59,12 @@ def test_n_choices_are_n_records_and_none_gets_the_common_count() -> None:
         holds(row, prompt_tokens=3, completion_tokens=None, messages_json=first["messages_json"])
 
 
+def test_ids_of_a_verbose_llama_cpp_are_those_of_the_completion() -> None:
+    asked, not_asked = rows("llamacpp_verbose.jsonl")
+    holds(asked, server="llama.cpp", completion_ids=[5, 6, 7], prompt_ids=None, notes=0)
+    holds(not_asked, completion_ids=None, notes=0)
+
+
 def test_a_body_at_the_top_and_sglang_bodies() -> None:
     (row,) = rows("body_at_top.jsonl")
     holds(row, shape="chat-completion", record_id="chatcmpl-1", roles="u", model="m", content="4")
