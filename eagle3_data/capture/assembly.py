@@ -108,7 +108,7 @@ class Assembly:
             if key in ("index", "delta"):
                 continue
             if isinstance(value, list) and not key.startswith("prompt"):
-                held[key] = (held.get(key) or []) + value
+                _extend(held, key, value)
             elif key == "logprobs" and isinstance(value, dict):
                 _add_fields(held.setdefault(key, None) or _fresh(held, key), value)
             elif value is not None or key not in held:
@@ -153,6 +153,14 @@ def _fresh(held: Json, key: str) -> Json:
     return made
 
 
+def _extend(held: Json, key: str, value: list[Any]) -> None:
+    known = held.get(key)
+    if known:
+        known.extend(value)
+    else:
+        held[key] = value
+
+
 def _add_fields(held: Json, delta: Json) -> None:
     """Put the fields of a delta to those that came before it."""
     for key, value in delta.items():
@@ -171,7 +179,7 @@ def _add_fields(held: Json, delta: Json) -> None:
             for call in value:
                 _add_call(calls, call)
         elif isinstance(value, list):
-            held[key] = (held.get(key) or []) + value
+            _extend(held, key, value)
         elif isinstance(value, dict):
             _add_fields(held.get(key) or _fresh(held, key), value)
         else:
