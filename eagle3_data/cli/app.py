@@ -18,7 +18,9 @@ from eagle3_data import __version__
 from eagle3_data.cli import console
 from eagle3_data.cli.check import check
 from eagle3_data.cli.convert import convert
+from eagle3_data.cli.evaluate import evaluate
 from eagle3_data.cli.faults import VERBOSE, Exit, tell
+from eagle3_data.cli.finetune import finetune
 from eagle3_data.cli.generate import generate
 from eagle3_data.cli.lint import lint
 from eagle3_data.cli.probe import probe
@@ -64,6 +66,8 @@ app.command()(rules)
 app.command()(profiles)
 app.command()(export)
 app.command("import")(import_)
+app.command()(finetune)
+app.command()(evaluate)
 app.command()(lint)
 
 profile = typer.Typer(

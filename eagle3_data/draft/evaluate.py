@@ -110,6 +110,8 @@ def evaluate(
     if missing:
         usable = [n for n, t in index.schema.items() if not isinstance(t, pl.List | pl.Struct)]
         raise EvaluateError(f"no column {', '.join(missing)}: there are {', '.join(usable)}")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     place = torch.device(device)
     made.drafter.to(place)
     teacher = None

@@ -18,6 +18,7 @@ from torch import Tensor
 from eagle3_data.draft import config as configs
 from eagle3_data.draft import tensors as files
 from eagle3_data.draft.model import Shape
+from eagle3_data.draft.target_identity import weights_digest
 
 if TYPE_CHECKING:
     from eagle3_data.draft.states_manifest import StatesManifest
@@ -78,8 +79,8 @@ def open_target(path: str | Path) -> Target:
 
 
 def target_of(manifest: StatesManifest, path: str | Path | None) -> Target:
-    """The target of states: `path`, else where they say it was. Raises TargetError when its sizes
-    are not theirs.
+    """The target of states: `path`, else where they say it was. Raises TargetError when it is
+    another one.
     """
     target = open_target(path or manifest.target.id)
     ours, theirs = target.head.shape, (manifest.target.vocab_size, manifest.target.hidden_size)
@@ -87,6 +88,11 @@ def target_of(manifest: StatesManifest, path: str | Path | None) -> Target:
         raise TargetError(
             f"{target.folder} has a head of {list(ours)}, the states are of a target of"
             f" {list(theirs)} (vocabulary, hidden size): pass their own --target"
+        )
+    if manifest.target.weights not in ("", weights_digest(target.folder)):
+        raise TargetError(
+            f"{target.folder} has other weights than the model that the states are of: pass their"
+            " own --target"
         )
     return target
 

@@ -241,6 +241,9 @@ def test_another_target_than_that_of_the_states_is_refused(states, tmp_path) -> 
     other = target_folder(tmp_path / "t", vocab_size=120)
     with pytest.raises(TargetError, match=r"head of \[120, 16\]"):
         target_of(states.manifest, other)
+    same_sizes = target_folder(tmp_path / "u", seed=8)
+    with pytest.raises(TargetError, match="other weights"):
+        target_of(states.manifest, same_sizes)
     with pytest.raises(TargetError, match="pass --target"):
         target_of(states.manifest, None)  # "tiny" is no folder here
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from stating import HIDDEN, made_shards, written
+from stating import HIDDEN, identity, made_shards, written
 
 from eagle3_data.draft.mapping import Mapping
 from eagle3_data.draft.mapping_files import files
 from eagle3_data.draft.states import States, open_states
+from eagle3_data.draft.target_identity import weights_digest
 
 VOCABULARY = 100
 CONFIG: dict[str, Any] = {
@@ -62,7 +63,10 @@ def mapping_folder(folder: Path, size: int = 40, seed: int = 3, **about: str) ->
     return folder
 
 
-def made_states(folder: Path, count: int = 12, **changed: Any) -> States:
-    """States of made-up shards."""
-    written(folder / "states", made_shards(folder / "shards", count), **changed)
+def made_states(folder: Path, count: int = 12) -> States:
+    """States of made-up shards, of the target in `folder`."""
+    shards = made_shards(folder / "shards", count)
+    target = identity(shards).target
+    target = target.model_copy(update={"weights": weights_digest(folder / "target")})
+    written(folder / "states", shards, target=target)
     return open_states(folder / "states")

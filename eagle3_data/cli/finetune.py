@@ -1,0 +1,271 @@
+"""`finetune`: states of a target become a drafter that vLLM, SGLang and llama.cpp load.
+
+What enters: a folder of states, a mapping or a drafter to start from, options, a folder. What
+leaves: the drafter in it, a display on stderr, one line on stdout, an exit code. It promises that a
+run stopped at any moment goes on with --resume and ends as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eagle3_data.cli import console, options
+from eagle3_data.cli.choices import interruptible
+from eagle3_data.cli.faults import Exit, UsageFault
+
+if TYPE_CHECKING:
+    from eagle3_data.draft import states as draft
+
+
+class Device(StrEnum):
+    """Where the tensors live."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Dtype(StrEnum):
+    """Number format."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+class LayerIds(StrEnum):
+    """In which meaning layer ids are written."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+ALL = "all"
+"""The word of --split that means no choice."""
+
+LINES = 20
+"""Lines that a run prints in all, about, where no terminal is."""
+
+States = Annotated[
+    Path, typer.Argument(metavar="STATES", help="Folder of states that extract wrote.")
+]
+Target = Annotated[
+    Path | None,
+    typer.Option(metavar="MODEL", help="Folder of the target; where extract found it unless set."),
+]
+
+
+def finetune(
+    states: States,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DRAFT", help="Folder for the drafter.")
+    ],
+    mapping: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draft vocabulary of a new drafter: what vocab wrote."),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(metavar="DRAFT", help="Drafter to train on; its own mapping is kept."),
+    ] = None,
+    target: Target = None,
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help="Train on this split; all for every one.")
+    ] = "train",
+    min_grade: Annotated[
+        str | None, typer.Option(metavar="GRADE", help="Only samples of this grade or better.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=3, metavar="N", help="Only samples of at most N tokens.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Times over the samples.")] = 4,
+    drafts: Annotated[
+        int, typer.Option(min=1, metavar="K", help="Draft steps that are trained.")
+    ] = 3,
+    decay: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Weight of step k is this to the k.")
+    ] = 0.8,
+    lr: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Highest learning rate (1e-3; with --init 1e-4)."),
+    ] = None,
+    warmup: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Optimizer steps until the highest rate.")
+    ] = 30,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tokens packed together at once.")
+    ] = 2048,
+    accumulate: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Packs of one optimizer step.")
+    ] = 1,
+    clip: Annotated[float, typer.Option(min=0.0, help="Largest norm of a gradient.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of new weights and of the order.")] = 0,
+    norm_before_residual: Annotated[
+        bool, typer.Option("--norm-before-residual", help="The residual is the normed state.")
+    ] = False,
+    norm_before_fc: Annotated[
+        bool, typer.Option("--norm-before-fc", help="One norm over the states side by side.")
+    ] = False,
+    fc_norm: Annotated[
+        bool, typer.Option("--fc-norm", help="A norm for each auxiliary state.")
+    ] = False,
+    norm_output: Annotated[
+        bool, typer.Option("--norm-output", help="The normed state is fed back (EAGLE 3.1).")
+    ] = False,
+    with_embedding: Annotated[
+        bool, typer.Option("--with-embedding", help="Export the target's embedding too.")
+    ] = False,
+    layer_ids: Annotated[
+        LayerIds,
+        typer.Option(
+            help="Layer ids in config.json: input to a layer (vLLM, llama.cpp), or output of one"
+            " (SGLang builds that add one)."
+        ),
+    ] = LayerIds.INPUT,
+    dtype: Annotated[Dtype, typer.Option(help="Numbers of the exported weights.")] = Dtype.BF16,
+    compute: Annotated[Dtype, typer.Option(help="Numbers of the matrix products.")] = Dtype.BF16,
+    device: Annotated[Device, typer.Option(help="Where to train.")] = Device.AUTO,
+    save_every: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Optimizer steps between saved states.")
+    ] = 200,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Metrics for TensorBoard too.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run ended.")] = False,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train an EAGLE-3 drafter on the states of its target.
+
+    \b
+    Examples:
+      eagle3-data finetune states/ -o drafter/ --mapping mapping/
+      eagle3-data finetune states/ -o tuned/ --init ./Kimi-K2-eagle3 --epochs 1
+      torchrun --nproc-per-node 8 -m eagle3_data finetune states/ -o drafter/ --mapping mapping/
+    """
+    from eagle3_data.draft.needs import need_torch
+
+    need_torch("finetune")
+    from eagle3_data.draft.finetune import Start
+    from eagle3_data.draft.finetune import finetune as train
+    from eagle3_data.draft.states import open_states
+    from eagle3_data.draft.target import target_of
+    from eagle3_data.draft.train import Settings
+
+    opened = open_states(states)
+    picked = chosen(opened, split, min_grade, max_length)
+    flags = {
+        "norm_before_residual": norm_before_residual,
+        "norm_before_fc": norm_before_fc,
+        "fc_norm": fc_norm,
+        "norm_output": norm_output,
+    }
+    settings = Settings(
+        epochs=epochs,
+        steps=drafts,
+        batch_tokens=batch_tokens,
+        accumulate=accumulate,
+        lr=lr if lr is not None else (1e-4 if init else 1e-3),
+        warmup=warmup,
+        decay=decay,
+        clip=clip,
+        seed=seed,
+        bf16=compute is Dtype.BF16,
+    )
+    last: dict[str, Any] = {}
+    with interruptible() as cancel, display(not quiet) as shown:
+
+        def told(row: dict[str, Any], total: int) -> None:
+            last.update(row)
+            shown(row, total)
+
+        ended = train(
+            picked,
+            out,
+            target=target_of(opened.manifest, target),
+            start=Start(mapping, init, flags),
+            settings=settings,
+            device=device.value,
+            dtype=dtype.value,
+            with_embedding=with_embedding,
+            ids_of_outputs=layer_ids is LayerIds.OUTPUT,
+            save_every=save_every,
+            tensorboard=tensorboard,
+            go_on=resume,
+            overwrite=overwrite,
+            stop=cancel.is_set,
+            told=told,
+        )
+    if not ended:
+        console.note(f"{out}: stopped after step {last.get('step', 0)}; --resume goes on")
+        raise typer.Exit(Exit.INTERRUPTED)
+    if os.environ.get("RANK", "0") != "0":
+        return  # under torchrun the first process speaks for all
+    if json:
+        console.data({"out": str(out), "last": last})
+    else:
+        console.result(f"{out}: {_said(last)}" if last else f"{out}: complete")
+
+
+def chosen(
+    opened: draft.States, split: str, min_grade: str | None, max_length: int | None
+) -> draft.States:
+    """The samples that the options leave. Raises UsageFault when they leave none."""
+    picked = opened.where(
+        split=None if split == ALL else split, min_grade=min_grade, max_length=max_length
+    )
+    if not len(picked):
+        there = ", ".join(sorted(opened.index["split"].unique().to_list()))
+        raise UsageFault(
+            f"{opened.directory} has no sample of this choice (--split {split}); its splits are"
+            f" {there}: name one of them, or --split {ALL}"
+        )
+    return picked
+
+
+@contextmanager
+def display(wanted: bool) -> Iterator[Callable[[dict[str, Any], int], None]]:
+    """Takes rows of metrics: on a terminal the newest stands at its foot, else a line now and
+    then.
+    """
+    began, text, first = monotonic(), "", 0
+
+    def line(row: dict[str, Any], total: int) -> str:
+        nonlocal first
+        first = first or row["step"] - 1
+        passed = monotonic() - began
+        left = passed / max(row["step"] - first, 1) * (total - row["step"])
+        speed = row["tokens"] / max(row["seconds"], 1e-6)
+        return (
+            f"step {row['step']}/{total}  {_said(row)}  {speed:,.0f} tokens/s  {left:,.0f} s left"
+        )
+
+    def moving(row: dict[str, Any], total: int) -> None:
+        nonlocal text
+        text = line(row, total)
+
+    def printing(row: dict[str, Any], total: int) -> None:
+        if row["step"] % max(total // LINES, 1) == 0 or row["step"] == total:
+            console.note(line(row, total))
+
+    if not wanted:
+        yield lambda _row, _total: None
+    elif console.moving():
+        with console.refreshing(lambda: text):
+            yield moving
+    else:
+        yield printing
+
+
+def _said(row: dict[str, Any]) -> str:
+    right = " ".join(f"{value:.3f}" for value in row["accuracy"])
+    return f"loss {' '.join(f'{value:.3f}' for value in row['loss'])}  right {right}"
