@@ -77,10 +77,8 @@ def _switch(known: Evidence, one: Switch) -> Check:
         )  # fmt: skip
     fed = [_fed(on), _fed(off)]
     looks = [[look(answer, known.marks) for answer in side] for side in (on, off)]
-    held = [
-        sum(bool(o.answer.reasoning.strip()) or o.place is Place.MARKED_CONTENT for o in side)
-        for side in looks
-    ]
+    held = [sum(bool(o.answer.reasoning.strip()) for o in side) for side in looks]
+    signs = [sum(o.place is Place.MARKED_CONTENT for o in side) for side in looks]
     seen = (
         f"{one.key}: prompt tokens {fed[0]} on, {fed[1]} off; a thought in {held[0]} of"
         f" {len(on)} on, in {held[1]} of {len(off)} off"
@@ -92,10 +90,9 @@ def _switch(known: Evidence, one: Switch) -> Check:
             name, Verdict.BAD if bad else Verdict.NOTE, seen,
             "the prompt changes, but with thinking off the answer stands in the thought's field:"
             " the parser does not know of the switch",
-            "capture with thinking on, or use a parser that reads the switch (vLLM: deepseek_v3"
-            " in place of deepseek_r1)",
+            mend.unswitched(known.server.kind),
         )  # fmt: skip
-    if moved or held[0] > held[1]:
+    if moved or held[0] + signs[0] > held[1] + signs[1]:
         return Check(name, Verdict.OK, seen, "the switch acts")
     if None in (*fed[0], *fed[1]):
         return Check(name, Verdict.UNCLEAR, seen, "the server counts no prompt tokens")
@@ -141,7 +138,7 @@ def history(known: Evidence) -> Check:
             name, Verdict.NOTE, seen,
             "the family's template keeps earlier thoughts, this server drops them: in a capture of"
             " several turns the model does not see what it thought",
-            "give the server the model's own chat template, or capture single turns",
+            mend.history(known.server.kind),
         )  # fmt: skip
     return Check(
         name, Verdict.OK, seen, "earlier thoughts are dropped, as this family's template does"
@@ -158,7 +155,11 @@ def speculation(known: Evidence) -> Check:
     counters = dict(known.told.counters)
     if drafted or any(value > 0 for value in counters.values()) or known.told.algorithm:
         seen = ", ".join(f"{key} {value:g}" for key, value in counters.items())
-        seen = seen or (f"{drafted} drafted tokens" if drafted else f"{known.told.algorithm} is on")
+        seen = seen or (
+            f"{drafted} drafted tokens"
+            if drafted
+            else f"{inert(str(known.told.algorithm), 40)} is on"
+        )
         return Check(
             name, Verdict.NOTE, seen,
             "the server speculates: by design the answers stay the target's own, but a fault of the"
@@ -179,8 +180,6 @@ def speculation(known: Evidence) -> Check:
         return Check(name, Verdict.OK, "off: /metrics has no counters of speculation")
     if known.server.kind is Kind.LLAMACPP:
         return Check(name, Verdict.OK, "off: no answer tells of drafted tokens")
-    if known.server.kind is Kind.TRANSFORMERS:
-        return Check(name, Verdict.OK, "this server tells nothing", "it has no drafter by default")
     return Check(
         name, Verdict.UNCLEAR, "the server tells nothing of it",
         "look at its command line",

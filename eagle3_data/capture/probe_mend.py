@@ -54,6 +54,26 @@ def thinking_on(kind: Kind, switch: Switch | None) -> str:
             return asked
 
 
+def unswitched(kind: Kind) -> str:
+    """A parser that takes answers for thoughts when thinking is off."""
+    if kind in (Kind.VLLM, Kind.SGLANG):
+        return (
+            "capture with thinking on; rows with thinking off need a server without"
+            " --reasoning-parser, or a parser that reads the switch"
+        )
+    return "capture with thinking on, or without a reasoning parser"
+
+
+def history(kind: Kind) -> str:
+    """Let earlier thoughts reach the model."""
+    if kind is Kind.TRANSFORMERS:
+        return (
+            "transformers serve hands only role, content and tool calls to the template: capture"
+            " single turns, or serve with vLLM"
+        )
+    return "give the server the model's own chat template, or capture single turns"
+
+
 def ids(kind: Kind) -> str:
     """Make ids arrive."""
     match kind:

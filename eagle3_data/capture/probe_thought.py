@@ -48,9 +48,15 @@ def arrives(known: Evidence) -> Check:
                 Verdict.BAD,
                 seen,
                 "thinking should be off, and text stands in the field of the thought",
-                _off(known),
+                mend.unswitched(known.server.kind),
             )
-        return Check(name, Verdict.OK, seen, f"read it from message.{where}")
+        other = "reasoning_content" if keys[0] == "reasoning" else "reasoning"
+        return Check(
+            name,
+            Verdict.OK,
+            seen,
+            f"a client that reads only `{other}` would store rows without a thought",
+        )
     if known.expected is False and known.mode is not True:
         return Check(name, Verdict.OK, share, "thinking is off")
     spelled = sum(one.place is Place.MARKED_CONTENT for one in looks)
@@ -122,14 +128,6 @@ def _switched(known: Evidence, *, on: bool) -> list[Look]:
     ]
 
 
-def _off(known: Evidence) -> str:
-    return (
-        "use a parser that knows of thinking off (vLLM: deepseek_v3 for deepseek_r1), or no parser"
-        if known.server.kind.value == "vllm"
-        else mend.parser(known.server.kind, known.profile)
-    )
-
-
 def parser(known: Evidence) -> Check:
     """Is a reasoning parser at work, and is it the right one."""
     looks, name = known.looks, "parser"
@@ -146,7 +144,8 @@ def parser(known: Evidence) -> Check:
     if known.mode is False and thoughts * 2 > len(looks):
         return Check(
             name, Verdict.BAD, f"{seen}; the prompts are those of thinking off",
-            "this parser takes every text for a thought, the answer too", _off(known),
+            "this parser takes every text for a thought, the answer too",
+            mend.unswitched(known.server.kind),
         )  # fmt: skip
     if known.mode is False and not thoughts:
         return Check(name, Verdict.OK, seen, "nothing to part: thinking is off")
@@ -157,7 +156,13 @@ def parser(known: Evidence) -> Check:
             "wrong parser: it leaves the closing marker and the answer inside the thought", flag,
         )  # fmt: skip
     if count[Place.MARKED_CONTENT] > thoughts:
-        if known.told.parser or known.reasoning_counted:
+        opens = sum(any(o in one.answer.content for o in known.marks.opens) for one in looks)
+        if known.profile.open_in_prompt and opens * 2 > len(looks):
+            what = (
+                "wrong parser: it hands on the opening marker, which stands in the prompt and is"
+                " not sampled, and parts nothing"
+            )
+        elif known.told.parser or known.reasoning_counted:
             what = "wrong parser: one is at work and does not see this model's markers"
         elif known.told.parser == "":
             what = "no parser: the server says that it runs none"
@@ -168,7 +173,7 @@ def parser(known: Evidence) -> Check:
         return Check(name, Verdict.BAD, seen, f"{what}; the thought stands in content", flag)
     if count[Place.SPLIT]:
         stray = sum(one.stray for one in looks) + count[Place.MARKED_CONTENT]
-        note = f" ({stray} answers spell a marker again)" if stray else ""
+        note = f" (a marker is spelled again in {stray})" if stray else ""
         return Check(name, Verdict.OK, seen, f"right parser: it parts thought and answer{note}")
     if thoughts:
         return _unsplit(known, looks, seen, flag)
@@ -257,18 +262,18 @@ def cut(known: Evidence) -> Check:
             name, Verdict.NOTE, seen,
             "a cut answer does not say `length`: cut rows can not be told from whole ones",
         )  # fmt: skip
+    if known.mode is False or known.expected is False:
+        return Check(name, Verdict.OK, seen, "thinking is off: there is no thought to be cut")
     both = [a for a in answers if a.reasoning and a.reasoning.strip() == a.content.strip()]
     if both:
         return Check(name, Verdict.NOTE, seen, "a cut thought stands in both fields", _longer())
     in_content = sum(one.place in (Place.PLAIN, Place.MARKED_CONTENT) for one in looks)
-    if in_content and known.expected is not False and (field_of(known) or known.expected):
+    if in_content and (field_of(known) or known.expected):
         return Check(
             name, Verdict.NOTE, seen,
             "a cut thought is stored as content, without a marker: such rows look like answers",
             _longer(),
         )  # fmt: skip
-    if known.expected is False:
-        return Check(name, Verdict.OK, seen, "there is no thought to be cut")
     return Check(name, Verdict.OK, seen, "a cut thought stays in its field")
 
 

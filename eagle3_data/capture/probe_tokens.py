@@ -89,7 +89,9 @@ def grades(known: Evidence, tokens: Tokens | None) -> Check:
     seen = counted([f"{r.grade or 'no grade'} ({r.reason})" for r in rows])
     bad = sum(r.grade in (None, "E") for r in rows)
     if bad * 2 > len(rows):
-        return Check(name, Verdict.BAD, seen, "most rows would be put aside", "see the other rows")
+        exact = any(r.answer.completion_ids for r in rows)  # ids that contradict the server's count
+        verdict = Verdict.BAD if exact else Verdict.NOTE
+        return Check(name, verdict, seen, "most rows would be put aside", "see the other rows")
     worst = max((r.grade or "E") for r in rows)
     if bad or worst == "D":
         return Check(name, Verdict.NOTE, seen, "rows of grade E are put aside, D proves nothing")
@@ -119,7 +121,8 @@ def prompt(known: Evidence, tokens: Tokens | None) -> Check:
     name = "prompt"
     if tokens is None:
         return Check(name, Verdict.NOT_MADE, "no tokenizer", mend=NO_TOKENIZER)
-    rows = [r for r in tokens.rebuilt if r.own is not None]
+    # what becomes of history is a check of its own
+    rows = [r for r in tokens.rebuilt if r.own is not None and not _of_history(r)]
     if not rows:
         why = next((r.why_not for r in tokens.rebuilt if r.why_not), "no answers")
         return Check(
@@ -135,6 +138,12 @@ def prompt(known: Evidence, tokens: Tokens | None) -> Check:
         if r.answer.prompt_tokens is not None and r.answer.prompt_tokens != len(r.own or ())
     ]
     kept = bool(exact)
+    if (differ or miscounted) and not kept and known.mode is False and known.expected:
+        count = len({id(r) for r in (*(r for r, _ in differ), *miscounted)})
+        return Check(
+            name, Verdict.NOTE, f"{count} of {len(rows)} prompts differ",
+            "thinking is off by default, see: thought",
+        )  # fmt: skip
     if differ:
         row, theirs = min(differ, key=lambda pair: _has_system(pair[0]))
         assert theirs is not None and row.own is not None
@@ -174,6 +183,10 @@ def _theirs(answer: Answer, tokenizer: Tokenizer) -> list[int] | None:
         return answer.prompt_ids
     text = answer.prompt_text
     return [int(i) for i in tokenizer.encode_marked([text])[0]] if text else None
+
+
+def _of_history(row: Rebuilt) -> bool:
+    return row.answer.question.name.startswith("history:")
 
 
 def _has_system(row: Rebuilt) -> bool:
@@ -236,9 +249,9 @@ def stop_token(known: Evidence, tokens: Tokens | None) -> Check:
             " the profile",
         )  # fmt: skip
     means = "completion_tokens is a checksum of re-assembled rows"
-    if stated is None:
-        means += f"; the profile does not state it for {known.server.kind.value}"
-    return Check(name, Verdict.OK, f"{seen} ({how})", means)
+    state = f'counts_stop_token = {{ "{known.server.kind.value}" = {str(counts).lower()} }}'
+    flag = "" if stated is not None else f"state it in the profile, grades rise: {state}"
+    return Check(name, Verdict.OK, f"{seen} ({how})", means, flag)
 
 
 def _counts(answer: Answer, stops: set[int]) -> bool | None:
