@@ -19,7 +19,7 @@ PAGES = README + "".join(
     p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md"))
 )
 COMMANDS = [
-    *["check", "convert", "verify", "export", "import"],
+    *["check", "convert", "verify", "export", "import", "extract"],
     *["rule", "rules", "profiles", "profile show", "profile check"],
     *["probe", "generate"],
     *["vocab build", "vocab check", "lint"],

@@ -19,6 +19,7 @@ from eagle3_data.cli import console
 from eagle3_data.cli.check import check
 from eagle3_data.cli.convert import convert
 from eagle3_data.cli.evaluate import evaluate
+from eagle3_data.cli.extract import extract
 from eagle3_data.cli.faults import VERBOSE, Exit, tell
 from eagle3_data.cli.finetune import finetune
 from eagle3_data.cli.generate import generate
@@ -66,6 +67,7 @@ app.command()(rules)
 app.command()(profiles)
 app.command()(export)
 app.command("import")(import_)
+app.command()(extract)
 app.command()(finetune)
 app.command()(evaluate)
 app.command()(lint)

@@ -30,6 +30,7 @@ FAMILIES = {
     "CNV": "from record to sample, told by convert",
     "SHD": "shards, told by verify",
     "VOC": "draft vocabulary, told by vocab check and lint",
+    "HID": "hidden states, told by extract",
     "CKP": "checkpoint of a drafter, told by lint",
 }
 
@@ -101,7 +102,7 @@ def _called(word: str) -> list[Rule]:
     later = [
         one
         for one in every_rule()
-        if one.family in ("CNV", "SHD", "VOC", "CKP")
+        if one.family in ("CNV", "SHD", "VOC", "HID", "CKP")
         and (one.code.startswith(word.upper()) or one.name == word.lower())
     ]
     if later and word.strip():
@@ -143,6 +144,8 @@ def _facts(one: Rule) -> str:
 def _reach(one: Rule) -> str:
     if one.family == "SHD":
         return "files and samples"
+    if one.family == "HID":
+        return "states"
     if one.family in ("VOC", "CKP"):
         return "one drafter"
     return f"over the whole {one.scope.value}" if one.scope != "record" else "one record"

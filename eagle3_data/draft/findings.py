@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3_data.audit.rules.registry import Rule, Severity
 from eagle3_data.draft.checkpoint_rules import CHECKPOINT_RULES
+from eagle3_data.draft.state_rules import STATE_RULES
 from eagle3_data.draft.vocab_rules import VOCAB_RULES
 
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report
 
-DRAFT_RULES: Mapping[str, Rule] = VOCAB_RULES | CHECKPOINT_RULES
+DRAFT_RULES: Mapping[str, Rule] = VOCAB_RULES | STATE_RULES | CHECKPOINT_RULES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -76,6 +77,8 @@ class StatesWriter:
         self._asked = packing
         self._journal = open_journal(directory, identity, overwrite=overwrite)
         self._identity = identity
+        self._pool = ThreadPoolExecutor(2, "eagle3-data-pack")
+        self._packing: dict[str, Future[tuple[bytes, bytes]]] = {}
         try:
             if not self.complete:
                 self.refuse_too_large()
@@ -124,23 +127,30 @@ class StatesWriter:
         left = self.plan.tokens - self.finished_tokens
         return int(left * self._identity.token_bytes * self.ratio)
 
+    def estimate(self) -> str:
+        """What the run takes, for people."""
+        left = self.plan.tokens - self.finished_tokens
+        free = shutil.disk_usage(self.directory).free
+        return (
+            f"{self.plan.index.height:,} samples, {self.plan.tokens:,} tokens,"
+            f" {size(self.raw_bytes)} of states in {self.plan.files} files; about"
+            f" {size(self.bytes_to_come)} to come for {left:,} tokens, {size(free)} free"
+        )
+
     def refuse_too_large(self) -> None:
         """Raise StatesError when the rest of the run does not fit on the disk."""
-        free = shutil.disk_usage(self.directory).free
-        need = self.bytes_to_come + SPARE
-        if need > free:
-            kept = (
-                f"{self.finished} finished files are kept, and the same command goes on behind them"
-                if self.finished
-                else "nothing was written"
-            )
-            raise StatesError(
-                f"{self.directory}: {_size(need)} are needed for the states of"
-                f" {self.plan.tokens - self.finished_tokens:,} tokens"
-                f" ({self._identity.token_bytes:,} bytes a token, {self.ratio:.2f} of it packed),"
-                f" {_size(free)} are free; {kept}: make room, choose another disk, fewer --layers"
-                " or a --limit"
-            )
+        kept = (
+            f"{self.finished} finished files are kept, and the same command goes on behind them"
+            if self.finished
+            else "nothing was written"
+        )
+        left = self.plan.tokens - self.finished_tokens
+        refuse(self.directory, left, self._identity.token_bytes, self.ratio, kept)
+
+    def begin(self, sample: Stated) -> None:
+        """Start packing a sample of the next file on another thread, while others are made."""
+        if (self._journal.packing or self._asked) is not Packing.NONE:
+            self._packing[sample.sample_id] = self._pool.submit(_pack, sample)
 
     def write(self, samples: Sequence[Stated], checked: Mapping[str, Any]) -> StateFile:
         """Write the next file. `checked`: what the self-check saw in it.
@@ -176,7 +186,11 @@ class StatesWriter:
         if packing is Packing.NONE:
             frames = []
         else:
-            frames = [(pack(sample.aux), pack(sample.final)) for sample in samples]
+            begun = self._packing
+            frames = [
+                begun[s.sample_id].result() if s.sample_id in begun else _pack(s) for s in samples
+            ]
+        self._packing.clear()
         if packing is None:
             raw = sum(sample.aux.nbytes + sample.final.nbytes for sample in samples)
             small = sum(len(aux) + len(final) for aux, final in frames) <= WORTH * raw
@@ -184,6 +198,11 @@ class StatesWriter:
         if self._journal.packing is None:
             self._journal.choose(packing)
         return frames if packing is Packing.ZSTD else []
+
+    @property
+    def files(self) -> Sequence[StateFile]:
+        """Finished files, of former starts too."""
+        return tuple(self._journal.files)
 
     def finish(self, checked: Mapping[str, Any]) -> StatesManifest:
         """Write the index and the manifest. `checked`: what the self-check saw over everything."""
@@ -219,7 +238,9 @@ class StatesWriter:
         return manifest
 
     def close(self) -> None:
-        """Stop. Finished files and the journal stay for the next start."""
+        """Stop. Finished files and the journal stay for the next start. Safe to call twice."""
+        self._pool.shutdown(cancel_futures=True)
+        self._packing.clear()
         self._journal.close()
 
     def __enter__(self) -> StatesWriter:
@@ -237,8 +258,24 @@ class StatesWriter:
         reason = error.strerror or str(error)
         return StatesError(
             f"{path} can not be written ({reason}): {self.finished} finished files are kept, about"
-            f" {_size(self.bytes_to_come)} are to come; make room and run the same command again"
+            f" {size(self.bytes_to_come)} are to come; make room and run the same command again"
         )
+
+
+def refuse(place: Path, tokens: int, token_bytes: int, ratio: float, kept: str) -> None:
+    """Raise StatesError when the states of `tokens` do not fit on the disk of `place`."""
+    free = shutil.disk_usage(place).free
+    need = int(tokens * token_bytes * ratio) + SPARE
+    if need > free:
+        raise StatesError(
+            f"{place}: {size(need)} are needed for the states of {tokens:,} tokens"
+            f" ({token_bytes:,} bytes a token, {ratio:.2f} of it in files), {size(free)} are free;"
+            f" {kept}: make room, choose another disk, fewer --layers or a --limit"
+        )
+
+
+def _pack(sample: Stated) -> tuple[bytes, bytes]:
+    return pack(sample.aux), pack(sample.final)
 
 
 def _file(
@@ -310,6 +347,6 @@ def _bytes(part: Any) -> memoryview:
     return memoryview(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
     """Bytes for people."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
