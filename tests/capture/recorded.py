@@ -1,6 +1,7 @@
 """Recorded answers of real engines: written once by `record`, played back by `replay`.
 
     python tests/capture/recorded.py URL fixtures/probe/NAME.json [--thinking on|off]
+    python tests/capture/recorded.py --docs          # renew the tables in docs/probe.md
 
 A recording is asked for again by method, path and the exact request, so that a changed question
 fails with the name of what has to be recorded anew.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import orjson
 
 from eagle3_data.capture.probe import Probe, probe
 from eagle3_data.capture.server import connect, identify
+from eagle3_data.cli import console
+from eagle3_data.cli.probe import table
 from eagle3_data.profiles.load import load
 from eagle3_data.profiles.profile import Profile
 from eagle3_data.tokens.tokenizer import Tokenizer, open_tokenizer
@@ -26,7 +30,9 @@ from eagle3_data.tokens.tokenizer import Tokenizer, open_tokenizer
 ROOT = Path(__file__).parent.parent.parent
 RECORDINGS = ROOT / "fixtures" / "probe"
 TOKENIZER = ROOT / "fixtures" / "tokenizers" / "smollm2-think"
+PAGE = ROOT / "docs" / "probe.md"
 ADDRESS = "http://recorded/v1"
+SHOWN = re.compile(r"(<!-- recording (\S+) -->\n```text\n).*?```", re.DOTALL)
 
 
 class Recorder(httpx2.AsyncBaseTransport):
@@ -121,17 +127,30 @@ async def _record(url: str, out: Path, thinking: bool | None) -> None:
     found = await ask(recorder, url, tokenizer=open_tokenizer(TOKENIZER), thinking=thinking)
     rows = ",\n".join(json.dumps(e, ensure_ascii=False) for e in recorder.exchanges)
     out.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    from eagle3_data.cli import console
-    from eagle3_data.cli.probe import table
-
     console.result(table(found))
+
+
+def probed(name: str, tokenizer: Tokenizer | None) -> Probe:
+    """Probe a recording; its name ends in the switch that the capture would send, if any."""
+    wish = {"on": True, "off": False}.get(name.rpartition("-asked-")[2])
+    return asyncio.run(ask(replay(exchanges(name)), tokenizer=tokenizer, thinking=wish))
+
+
+def with_tables(page: str) -> str:
+    """The page with the table of every recording that it shows."""
+    encoder = open_tokenizer(TOKENIZER)
+    return SHOWN.sub(lambda m: f"{m[1]}{table(probed(m[2], encoder))}\n```", page)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    parser.add_argument("out", type=Path)
+    parser.add_argument("url", nargs="?")
+    parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--thinking", choices=("on", "off"))
+    parser.add_argument("--docs", action="store_true")
     given = parser.parse_args()
-    wish = None if given.thinking is None else given.thinking == "on"
-    asyncio.run(_record(given.url, given.out, wish))
+    if given.docs:
+        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        wish = None if given.thinking is None else given.thinking == "on"
+        asyncio.run(_record(given.url, given.out, wish))

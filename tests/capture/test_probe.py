@@ -6,14 +6,14 @@ thought is as likely as the end of turn, so that many thoughts are never closed.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import RECORDINGS, TOKENIZER, ask, exchanges, replay
+import recorded
+from recorded import PAGE, RECORDINGS, TOKENIZER, exchanges, replay, with_tables
 from typer.testing import CliRunner, Result
 
 from eagle3_data.capture import server as server_module
@@ -115,11 +115,8 @@ def opened() -> Tokenizer:
     return open_tokenizer(TOKENIZER)
 
 
-def probed(name: str, *, tokenizer: bool = True) -> Probe:
-    """Probe the recording of that name."""
-    wish = {"on": True, "off": False}.get(name.rpartition("-asked-")[2])
-    encoder = opened() if tokenizer else None
-    return asyncio.run(ask(replay(exchanges(name)), tokenizer=encoder, thinking=wish))
+def probed(name: str, *, encoder: bool = True) -> Probe:
+    return recorded.probed(name, opened() if encoder else None)
 
 
 @pytest.mark.parametrize("name", sorted(VERDICTS))
@@ -139,7 +136,7 @@ def test_every_recording_is_held_to_a_verdict() -> None:
 
 @pytest.mark.parametrize("name", sorted(VERDICTS))
 def test_without_a_tokenizer_the_verdicts_on_the_parser_stay(name: str) -> None:
-    with_one, without = probed(name), probed(name, tokenizer=False)
+    with_one, without = probed(name), probed(name, encoder=False)
     assert without.faulty is with_one.faulty
     for row in ("server", "model", "cut thought", "token ids", "history", "speculation"):
         assert without.check(row).verdict is with_one.check(row).verdict
@@ -149,6 +146,12 @@ def test_without_a_tokenizer_the_verdicts_on_the_parser_stay(name: str) -> None:
     assert [c.name for c in without.checks if c.verdict is Verdict.BAD] == [
         c.name for c in with_one.checks if c.verdict is Verdict.BAD
     ]
+
+
+def test_the_page_shows_the_tables_as_they_came_out() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.count("<!-- recording ") >= 5
+    assert with_tables(page) == page, "renew it: python tests/capture/recorded.py --docs"
 
 
 def run(
