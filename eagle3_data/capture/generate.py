@@ -62,10 +62,11 @@ class Plan:
 
 @dataclass(slots=True)
 class Watch:
-    """Who is told of what while a run goes on."""
+    """Who is told of what while a run goes on: rows, failed attempts, rows given up."""
 
     stored: Callable[[bytes, int], None] = lambda line, tokens: None
-    failed: Callable[[str, bool], None] = lambda kind, final: None
+    failed: Callable[[str], None] = lambda kind: None
+    given_up: Callable[[], None] = lambda: None
     tripped: Callable[[], str | None] = lambda: None
     tell: Callable[[str], None] = lambda text: None
 
@@ -257,7 +258,7 @@ class Run:
                 }
             )
             self.pool.failed(lane, fault, started)
-            self.watch.failed(fault.kind.value, False)
+            self.watch.failed(fault.kind.value)
             raise
         except BaseException:
             self.pool.give_back(lane)
@@ -323,7 +324,7 @@ class Run:
         }
         self.journal.fail(job.identity, row)
         self.outcome.failed += 1
-        self.watch.failed(fault.kind.value, True)
+        self.watch.given_up()
         self.failures += 1
         if self.failures >= self.plan.most:
             self.stop(

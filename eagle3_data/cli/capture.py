@@ -136,12 +136,10 @@ class Call:
                 live.feed(line)
                 shown.row(tokens)
 
-            watch = Watch(
-                stored,
-                lambda kind, final: shown.error(kind, final=final),
-                live.tripped,
-                console.note,
-            )
+            def given_up() -> None:
+                shown.given_up += 1
+
+            watch = Watch(stored, shown.error, given_up, live.tripped, console.note)
             run = Run(Pool(lanes, self.plan.most, console.note), journal, self.plan, watch)
             wanted = jobs(self.prompts, settings, samples=self.samples, limit=self.limit)
             try:
