@@ -88,6 +88,17 @@ def test_a_mixture_of_all_faults(tmp_path: Path, stream: bool) -> None:
     assert {row["request"]["max_tokens"] for row in rows} == {50, 500}
 
 
+def test_bad_moments_are_no_verdict_of_the_probe(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 10)
+    out = tmp_path / "raw_responses.jsonl"
+    with serving(tmp_path, "--faults", "busy,broken,reset,cut-json", "--share", 0.4) as double:
+        done = generate(prompts, out, "--base-url", double.url, *PATIENT, "--probe")
+        assert done.returncode == 0, done.stderr
+        assert sum(double.counts()["played"].values()) > 10 + double.counts()["played"]["sound"] / 2
+        rows = held(out, 10, double)
+    assert all(row["response"]["choices"][0]["token_ids"] for row in rows)
+
+
 def test_retry_after_is_waited_for(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path / "prompts.jsonl", 8)
     out = tmp_path / "raw_responses.jsonl"

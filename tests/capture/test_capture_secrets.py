@@ -76,6 +76,28 @@ def test_a_key_where_its_name_belongs(tmp_path: Path) -> None:
     silent(client, done.stdout, done.stderr)
 
 
+@pytest.mark.parametrize("form", ["--verbose", "--json"])
+def test_a_probe_shows_no_key(tmp_path: Path, form: str) -> None:
+    echoing = f"{Fault.BROKEN},{Fault.ERROR_BODY},{Fault.PAGE}"
+    faults = ("--faults", echoing, "--share", 0.7, "--faulty-attempts", -1, "--echo")
+    with serving(tmp_path, *faults) as double:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "eagle3_data", "probe", "--base-url", double.url),
+                *(*KEYED, form),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environment(**{KEY_NAME: CANARY, "OPENAI_LOG": "debug"}),
+            timeout=600,
+            check=False,
+        )
+        assert f"Bearer {CANARY}" in {entry["authorization"] for entry in double.log()}
+    assert done.returncode in (0, 1), done.stderr
+    silent(tmp_path / "none", done.stdout, done.stderr)
+
+
 BROKEN = """
 import sys
 import eagle3_data.capture.journal as journal
