@@ -24,15 +24,24 @@ TAIL = 8
 """Tokens at the end of a prompt that may open or close a thought."""
 
 
+WHOLE = 16
+"""Characters from which a thought that stands in the content, too, is no coincidence."""
+
+
 class Place(StrEnum):
     """Where the text of an answer stands."""
 
     SPLIT = "thought and answer apart"
+    BOTH = "the thought in both fields"
     THOUGHT_ONLY = "all of it in the thought"
     MARKED_CONTENT = "markers in content, no thought"
     MARKED_THOUGHT = "closing marker inside the thought"
     PLAIN = "content without thought or markers"
     EMPTY = "nothing"
+
+
+PARTED = (Place.SPLIT, Place.BOTH, Place.MARKED_CONTENT, Place.MARKED_THOUGHT)
+"""Such an answer shows what the server does with a closed thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,8 @@ def look(answer: Answer, known: Marks) -> Look:
         place = Place.SPLIT if content.strip() else Place.THOUGHT_ONLY
         if in_thought:
             place = Place.MARKED_THOUGHT
+        elif len(thought.strip()) >= WHOLE and thought.strip() in content:
+            place = Place.BOTH
     elif in_content:
         place = Place.MARKED_CONTENT
     else:
@@ -131,7 +142,7 @@ def _opened(answer: Answer, known: Marks) -> bool | None:
 def decided(looks: Sequence[Look], *, expected: bool) -> bool:
     """Whether the answers show where thought and answer part, so that no more need be asked."""
     for one in looks:
-        if one.place in (Place.SPLIT, Place.MARKED_CONTENT, Place.MARKED_THOUGHT) or one.closed:
+        if one.closed or one.place in PARTED:
             return True
     plain = sum(one.place is Place.PLAIN and one.ended for one in looks)
     thoughts = sum(one.place is Place.THOUGHT_ONLY for one in looks)

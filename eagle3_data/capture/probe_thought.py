@@ -140,7 +140,13 @@ def parser(known: Evidence) -> Check:
         seen += f"; {says}"
     flag = mend.parser(known.server.kind, known.profile)
     count = Counter(places)
-    thoughts = count[Place.SPLIT] + count[Place.THOUGHT_ONLY] + count[Place.MARKED_THOUGHT]
+    thoughts = sum(bool(one.answer.reasoning.strip()) for one in looks)
+    if count[Place.BOTH] > count[Place.SPLIT]:
+        return Check(
+            name, Verdict.BAD, seen,
+            "the parser copies the thought and leaves it in content, too (llama.cpp:"
+            " deepseek-legacy)", flag,
+        )  # fmt: skip
     if known.mode is False and thoughts * 2 > len(looks):
         return Check(
             name, Verdict.BAD, f"{seen}; the prompts are those of thinking off",

@@ -233,6 +233,35 @@ def test_the_closing_marker_inside_the_thought_is_the_wrong_parser() -> None:
     assert "inside the thought" in found.check("parser").means
 
 
+def test_a_thought_in_both_fields_is_a_fault() -> None:
+    thought = "A capital, that of France."
+    found = probed(lambda request: said(f"<think>{thought}</think>It is Paris.", thought))
+    check = found.check("parser")
+    assert check.verdict is Verdict.BAD
+    assert "leaves it in content, too" in check.means
+
+
+def test_ids_are_asked_for_in_every_way_that_an_unknown_server_may_know() -> None:
+    def sglang(request: Json) -> Json:
+        made = good(request)
+        if request.get("return_prompt_token_ids"):
+            made["choices"][0]["response_token_ids"] = [5, 6, 2]
+            made["choices"][0]["prompt_token_ids"] = [1, 2, 3]
+        return made
+
+    found = probed(sglang)
+    assert found.ids_body == {"return_token_ids": True, "return_prompt_token_ids": True}
+    assert found.check("token ids").verdict is Verdict.OK
+    assert probed(sglang, owner="sglang").ids_body == found.ids_body
+
+    def some(request: Json) -> Json:
+        return sglang(request) if request["max_tokens"] <= 8 else good(request)
+
+    check = probed(some, owner="sglang").check("token ids")
+    assert check.verdict is Verdict.NOTE
+    assert "0 of 4 answers hold completion ids" in check.seen
+
+
 def test_no_thought_is_a_fault_only_where_one_is_expected() -> None:
     def plain(request: Json) -> Json:
         return said("It is Paris.")
