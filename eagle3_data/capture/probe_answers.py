@@ -16,7 +16,7 @@ import orjson
 
 from eagle3_data.audit.inert import inert
 from eagle3_data.capture.probe_questions import Json, Question
-from eagle3_data.capture.server import Server
+from eagle3_data.capture.server import Server, without_key
 from eagle3_data.records.bodies import read_body
 from eagle3_data.records.errors import error_of_body
 from eagle3_data.records.row import Row
@@ -116,7 +116,7 @@ class Asker:
     async def _one(self, question: Question) -> Answer:
         async with self.gate:
             status, raw = await _posted(self.client, question.body(self.server.model))
-        return read(question, status, raw)
+        return read(question, status, without_key(raw, self.client))
 
 
 async def _posted(client: AsyncOpenAI, body: Json) -> tuple[int | None, bytes]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 KEY_VARIABLES = ("EAGLE3_API_KEY", "OPENAI_API_KEY")
 NO_KEY = "none"
 """Sent when there is no key: servers of one's own ask for none, the client insists on one."""
+SHORTEST_KEY = 8  # characters
 CONNECT_S = 10.0
 """A server that is there accepts a connection at once; an answer may take minutes."""
 SHOWN = 8
@@ -185,7 +186,7 @@ async def read_bytes(client: AsyncOpenAI, url: str) -> tuple[int, bytes]:
     try:
         response = await client.get(url, cast_to=httpx2.Response)
     except APIStatusError as error:
-        return error.status_code, error.response.content
+        return error.status_code, without_key(error.response.content, client)
     except APITimeoutError:
         raise ServerFault(
             f"{url}: no answer in time; is the server still loading? Wait, or raise --timeout"
@@ -195,7 +196,15 @@ async def read_bytes(client: AsyncOpenAI, url: str) -> tuple[int, bytes]:
         raise ServerFault(
             f"{url}: nothing answers there ({cause}): start the server, or check --base-url"
         ) from None
-    return response.status_code, response.content
+    return response.status_code, without_key(response.content, client)
+
+
+def without_key(body: bytes, client: AsyncOpenAI) -> bytes:
+    """`body` with the client's key cut out: servers and routers repeat it in their error texts. A
+    short key is a dummy, and part of words.
+    """
+    key = orjson.dumps(client.api_key)[1:-1]
+    return body if len(key) < SHORTEST_KEY else body.replace(key, b"***")
 
 
 async def _entries(client: AsyncOpenAI, base_url: str) -> list[dict[str, Any]]:
