@@ -17,6 +17,7 @@ Some = Annotated[int, Field(ge=1, le=MOST)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+
 class Thresholds(BaseModel):
     """Settable limits. An unknown name is an error: a typo never leaves a default in force."""
 
