@@ -92,7 +92,6 @@ async def probe(
         assembler = Assembler(profile, tokenizer, chat_template=chat_template)
     asker = Asker(client, server)
     known_marks = marks(profile, tokenizer)
-    facts = await told(client, server)
     tries, ids_body = await _ids(asker, server)
     usual = {**ids_body, **switch(profile, thinking)}
     expected = profile.thinking_default if thinking is None else thinking
@@ -112,6 +111,7 @@ async def probe(
     await asker.ask_all(questions.history_questions({}))
     if not any(a.completion_ids for a in asker.answers if a.finish == "stop"):
         await _repeat(asker, usual)
+    facts = await told(client, server)  # last: its counters then hold what the questions drafted
     known = Evidence(
         server, facts, profile, tokenizer, known_marks, thinking, tuple(asker.answers), tries,
         ids_body,

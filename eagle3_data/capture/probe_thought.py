@@ -231,28 +231,34 @@ def _told(known: Evidence) -> str:
 
 def markers(known: Evidence) -> Check:
     """Control strings of the family that were left in the texts."""
-    name, found = "markers", Counter[str]()
-    texts = [m.text for m in known.profile.markers] or [*known.marks.opens, *known.marks.closes]
+    name, found, held = "markers", Counter[str](), Counter[str]()
+    think = (*known.marks.opens, *known.marks.closes)
+    texts = [m.text for m in known.profile.markers] or think
     answers = known.named("open")
     for answer in answers:
         for where, text in (("content", answer.content), ("thought", answer.reasoning)):
             for marker in texts:
                 if marker in text:
                     found[f"{quote(marker)} in {where}"] += 1
+        held.update({m for m in texts if m in answer.text and m not in think})
     if not answers:
         return Check(name, Verdict.UNCLEAR, "no open question was answered")
     if not found:
         return Check(name, Verdict.OK, f"none in {len(answers)} answers")
     seen = "; ".join(f"{what} in {n} of {len(answers)}" for what, n in found.most_common(4))
-    split = sum(one.place is Place.SPLIT for one in known.looks)
-    if split * 2 >= len(answers) or known.mode is False:
+    if held and max(held.values()) * 2 > len(answers):
         return Check(
-            name, Verdict.NOTE, seen,
-            "the model spells markers where none belong; check puts such rows aside",
+            name, Verdict.BAD, seen,
+            "control tokens are written out: rows would hold text that was never meant as such",
+            "leave skip_special_tokens at true; if it is, the parser keeps them: see its options",
         )  # fmt: skip
+    verdict = parser(known)
+    if verdict.verdict is Verdict.BAD and known.mode is not False:
+        return Check(name, Verdict.BAD, seen, "see: parser", verdict.mend)
     return Check(
-        name, Verdict.BAD, seen, "see: parser", mend.parser(known.server.kind, known.profile)
-    )
+        name, Verdict.NOTE, seen,
+        "the model spells markers where none belong; check puts such rows aside",
+    )  # fmt: skip
 
 
 def cut(known: Evidence) -> Check:

@@ -233,6 +233,23 @@ def test_the_closing_marker_inside_the_thought_is_the_wrong_parser() -> None:
     assert "inside the thought" in found.check("parser").means
 
 
+def test_control_tokens_in_most_texts_are_a_fault_and_in_one_are_the_model_s() -> None:
+    turn = iter(range(1000))
+
+    def written(request: Json) -> Json:
+        return said("It is Paris.<|im_end|>", "A capital.")
+
+    def once(request: Json) -> Json:
+        return written(request) if next(turn) == 4 else good(request)
+
+    check = probed(written).check("markers")
+    assert check.verdict is Verdict.BAD
+    assert '"<|im_end|>" in content in 4 of 4' in check.seen
+    found = probed(once)
+    assert found.check("markers").verdict is Verdict.NOTE
+    assert not found.faulty
+
+
 def test_a_thought_in_both_fields_is_a_fault() -> None:
     thought = "A capital, that of France."
     found = probed(lambda request: said(f"<think>{thought}</think>It is Paris.", thought))
