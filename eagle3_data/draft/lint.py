@@ -92,7 +92,7 @@ def _mapping(files: Files, model: configs.Config | None) -> list[Hit]:
             effects = {}
         elif fault.code == WRONG_TYPE:
             effects = dict.fromkeys(ALL, Effect.UNKNOWN)
-        elif fault.code in (HOLDS_IDS, OUT_OF_RANGE, REPEATED):
+        elif fault.code in (OUT_OF_RANGE, REPEATED):
             effects[LLAMACPP] = Effect.REFUSED  # its converter looks
         change = "mend the mapping" if effects else ""
         mend = MENDED.get(fault.code, "")

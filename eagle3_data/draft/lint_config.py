@@ -225,7 +225,9 @@ def _vocabulary(files: Files, target: Config | None) -> Iterator[Hit]:
         yield Hit(
             rules.DRAFT_SIZE_DIFFERS,
             f"draft_vocab_size {said}, head of {rows} rows, mapping of {mapped} tokens",
-            dict.fromkeys(ALL, Effect.REFUSED),
+            {VLLM: Effect.REFUSED, SGLANG: Effect.REFUSED}
+            # it takes the size from d2t, as long as the key is there
+            | {LLAMACPP: Effect.NONE if agreed and said is not None else Effect.REFUSED},
             change="set draft_vocab_size to the rows of the head",
             mend=f"sets draft_vocab_size to {min(numbers)}" if agreed else "",
         )
@@ -260,12 +262,14 @@ def _head(files: Files, target: Config | None) -> Iterator[Hit]:
     head, embedding = files.plain.get(HEAD), files.plain.get(EMBEDDING)
     if head is None and config.values.get("tie_word_embeddings") is not True:
         pruned = files.draft_vocab is not None and files.draft_vocab < vocab
-        wrong = Effect.WRONG if pruned else Effect.NONE
         yield Hit(
             rules.HEAD_MISSING,
             f"draft_vocab_size is {files.draft_vocab}",
-            {VLLM: wrong, LLAMACPP: wrong}
-            | {SGLANG: Effect.NONE if files.draft_vocab is None else Effect.WRONG},
+            {
+                VLLM: Effect.WRONG if pruned else Effect.NONE,
+                SGLANG: Effect.NONE if files.draft_vocab is None else Effect.WRONG,
+                LLAMACPP: Effect.REFUSED if pruned else Effect.NONE,
+            },
             change="export the head",
         )
     for name, tensor, rows in ((HEAD, head, None), (EMBEDDING, embedding, vocab)):

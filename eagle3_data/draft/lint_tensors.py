@@ -135,7 +135,7 @@ def _names(files: Files) -> Iterator[Hit]:
         yield Hit(
             rules.NAMES_OF_ONE_ENGINE,
             f"{len(leading)} tensors begin with model., for example {leading[0]}",
-            {VLLM: Effect.REFUSED, SGLANG: Effect.NONE, LLAMACPP: Effect.UNKNOWN},
+            {VLLM: Effect.REFUSED, SGLANG: Effect.NONE, LLAMACPP: Effect.REFUSED},
             change="name the tensors midlayer.*",
             mend="names the tensors midlayer.*, fc, norm, …",
         )
