@@ -56,6 +56,15 @@ VERDICTS: dict[str, dict[str, str]] = {
         "markers": "note",
         "switch": "bad",
     },
+    # ngram drafts and a template with a system prompt of its own. This build samples wrong tokens
+    # when it speculates (control tokens among them): the very thing that the check is for
+    "vllm-speculating": {
+        "markers": "bad",
+        "prompt": "note",
+        "switch": "note",
+        "history": "note",
+        "speculation": "note",
+    },
     # transformers serve 5.24 with a response_template of the model, none, one of another family
     "transformers-right": {**PLAIN, "markers": "note"},
     "transformers-none": {**PLAIN, **ABSENT},
@@ -94,6 +103,12 @@ MEANS: dict[str, dict[str, str]] = {
     },
     "vllm-off-swallowed-asked-on": {"parser": "right parser"},
     "vllm-right-asked-off": {"thought": "thinking should be off, and text stands in the field"},
+    "vllm-speculating": {
+        "prompt": "(a default system prompt)",
+        "speculation": "vllm:spec_decode_num_drafts_total 171",
+        "markers": "control tokens are written out",
+        "history": "this server drops them",
+    },
     "transformers-right": {
         "thought": "4 of 4 answers hold one, in the field reasoning_content",
         "parser": "right parser",
