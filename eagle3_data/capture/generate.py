@@ -86,6 +86,8 @@ class Outcome:
     """Rows stored with finish_reason length."""
     tokens: int = 0
     seconds: float = 0.0
+    whole: bool = False
+    """Every row that was wanted was asked for to its end."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class Run:
             for number in handled:
                 loop.remove_signal_handler(number)
         self.outcome.seconds = time.monotonic() - started
+        self.outcome.whole = not self.ending.is_set()
         if self.broken is not None:
             raise self.broken
         return self.outcome

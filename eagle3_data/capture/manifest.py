@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from eagle3_data import __version__
-from eagle3_data.capture.generate import Ended, Outcome
+from eagle3_data.capture.generate import Outcome
 from eagle3_data.capture.jobs import Survey
 from eagle3_data.capture.journal import Journal, stem
 from eagle3_data.capture.pool import Lane
@@ -47,7 +47,7 @@ def made(facts: Facts, journal: Journal, lanes: Sequence[Lane], outcome: Outcome
     """The manifest as an object; earlier runs are taken from the one that is there."""
     wanted = facts.survey.jobs if facts.survey is not None else None
     stored, failed = len(journal.stored), len(journal.failed)
-    complete = outcome.ended is Ended.DONE and failed == 0
+    complete = outcome.whole and failed == 0
     run = {
         "started_at": facts.started.isoformat(timespec="seconds"),
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -227,9 +227,11 @@ class Sender:
 
 
 def same_model(asked: str, echoed: str) -> bool:
-    """True when an echo names the model asked for: equal, the last part of its path, or its dated
-    release (gpt-x → gpt-x-2026-01-31).
+    """True when an echo names the model asked for: equal, the last part of its path, its revision
+    (transformers serve: org/m → org/m@main), or its dated release (gpt-x → gpt-x-2026-01-31).
     """
+    if "@" not in asked:
+        echoed = echoed.partition("@")[0]
     if asked == echoed or asked.rsplit("/", 1)[-1] == echoed.rsplit("/", 1)[-1]:
         return True
     rest = echoed.removeprefix(asked + "-")

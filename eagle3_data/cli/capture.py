@@ -110,7 +110,7 @@ class Call:
     ) -> int:
         """Run over the jobs under the eyes of the live check, then settle the files."""
         from eagle3_data.capture import manifest
-        from eagle3_data.capture.generate import Run, Watch
+        from eagle3_data.capture.generate import Ended, Run, Watch
         from eagle3_data.capture.jobs import jobs
         from eagle3_data.capture.live import Live
         from eagle3_data.capture.pool import Pool
@@ -144,6 +144,9 @@ class Call:
             wanted = jobs(self.prompts, settings, samples=self.samples, limit=self.limit)
             try:
                 outcome = await run.go(wanted)
+                live.close()  # judges the last rows too, before the display's last line
+                if outcome.ended is Ended.DONE and (passed := live.tripped()) is not None:
+                    outcome.ended, outcome.reason = Ended.STOPPED, passed
             finally:
                 journal.settle()
                 journal.flush()
@@ -228,6 +231,9 @@ class Call:
         if outcome.ended is Ended.INTERRUPTED:
             console.note(f"{self.out}: interrupted with {len(journal.stored)} rows stored; {again}")
             return Exit.INTERRUPTED
+        if outcome.ended is Ended.STOPPED and outcome.whole:
+            console.note(f"{self.out}: {len(journal.stored)} rows, but {outcome.reason}")
+            return Exit.FINDINGS
         if outcome.ended is Ended.STOPPED:
             console.note(
                 f"stopped: {outcome.reason}. {len(journal.stored)} rows are stored; {again}"

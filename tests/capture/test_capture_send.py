@@ -179,6 +179,8 @@ def test_a_stream_that_is_none_is_no_answer() -> None:
         ("org/m", "m", True),
         ("m", "/models/m", True),
         ("gpt-x", "gpt-x-2026-01-31", True),
+        ("org/m", "org/m@main", True),
+        ("org/m@dev", "org/m@main", False),
         ("gpt-x", "gpt-x-mini", False),
         ("m", "n", False),
         ("m", "m2", False),

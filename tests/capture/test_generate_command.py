@@ -420,6 +420,19 @@ def test_a_stop_rule_stops_the_run(
     assert len(rows(out)) < 6
 
 
+def test_a_stop_rule_that_is_passed_at_the_end_is_told(
+    serve: Serve, asked: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eagle3_data.capture.live import Live
+
+    told = lambda live: "CAP001 fired" if live._closed.is_set() else None  # noqa: E731
+    monkeypatch.setattr(Live, "tripped", told)
+    serve(Server())
+    result = command(asked, "-o", out, "--stop-on", "CAP001>1%", code=1)
+    assert "6 rows, but CAP001 fired" in result.output
+    assert manifest(out)["complete"] is True
+
+
 def test_a_faulty_probe_sends_no_prompt(
     serve: Serve, asked: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
