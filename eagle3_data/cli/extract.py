@@ -29,6 +29,13 @@ class Dtype(StrEnum):
     FP32 = "fp32"
 
 
+class Backend(StrEnum):
+    """What runs the target."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+
+
 class Compress(StrEnum):
     """How states are packed, always without loss."""
 
@@ -75,6 +82,19 @@ def extract(
     compress: Annotated[
         Compress, typer.Option(help="Packing without loss; auto measures on the first file.")
     ] = Compress.AUTO,
+    backend: Annotated[
+        Backend, typer.Option(help="transformers, or a vLLM that extracts hidden states.")
+    ] = Backend.TRANSFORMERS,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", metavar="URL", help="Where that vLLM serves the target."),
+    ] = None,
+    light_check: Annotated[
+        bool,
+        typer.Option(
+            "--light-check", help="With vllm: do not load the target here to check the states."
+        ),
+    ] = False,
     any_tokenizer: Annotated[
         bool,
         typer.Option(
@@ -101,10 +121,14 @@ def extract(
     need_torch("extract")
     from eagle3_data.draft.extract import Choice, refuse_early
     from eagle3_data.draft.extract import extract as run
-    from eagle3_data.draft.forward import load
+    from eagle3_data.draft.forward import Source, load
     from eagle3_data.draft.packing import Packing
     from eagle3_data.shards.reader import open_shards
 
+    if (backend is Backend.VLLM) != (base_url is not None):
+        raise UsageFault("--backend vllm and --base-url URL go together: give both, or none")
+    if light_check and base_url is None:
+        raise UsageFault("--light-check is for --backend vllm: leave it out")
     opened = open_shards(shards)
     choice = Choice(
         layers=_numbers(layers),
@@ -116,10 +140,22 @@ def extract(
         any_tokenizer=any_tokenizer,
     )
     refuse_early(opened, target, out, choice)
-    if not quiet:
-        console.note(f"loading {target}")
-    forward = load(target, dtype=dtype.value, device=device, trust_remote_code=trust_remote_code)
-    if not quiet and not forward.target.tokenizer_hash:
+    source: Source
+    if light_check and base_url is not None:
+        from eagle3_data.draft.engine import connect
+
+        source = connect(base_url, target)
+    else:
+        if not quiet:
+            console.note(f"loading {target}")
+        source = forward = load(
+            target, dtype=dtype.value, device=device, trust_remote_code=trust_remote_code
+        )
+        if base_url is not None:
+            from eagle3_data.draft.engine import connect
+
+            source = connect(base_url, target, checker=forward)
+    if not quiet and not source.target.tokenizer_hash:
         console.note(
             f"note: {target} holds no tokenizer, so only the self-check tells whether the ids of"
             " the shards are its own"
@@ -127,7 +163,7 @@ def extract(
     with console.progress(not quiet) as progress:
         done = run(
             opened,
-            forward,
+            source,
             out,
             choice,
             overwrite=overwrite,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eagle3_data.draft import config as configs
-from eagle3_data.draft.forward import Forward, bits
+from eagle3_data.draft.forward import Source, bits
 from eagle3_data.draft.packing import Packing
 from eagle3_data.draft.selfcheck import Checked, SelfCheck
 from eagle3_data.draft.states import States, open_states
@@ -78,7 +78,7 @@ class Extraction:
 
 def extract(
     shards: Shards,
-    forward: Forward,
+    forward: Source,
     out: Path,
     choice: Choice | None = None,
     *,
@@ -160,7 +160,7 @@ def refuse_early(shards: Shards, target: str, out: Path, choice: Choice) -> None
 
 
 def states(
-    forward: Forward,
+    forward: Source,
     samples: Sequence[Sample],
     choice: Choice,
     layers: Sequence[int],
@@ -197,13 +197,10 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         yield chosen
 
 
-def identified(shards: Shards, forward: Forward, choice: Choice) -> Identity:
+def identified(shards: Shards, forward: Source, choice: Choice) -> Identity:
     """The identity of the run. Raises StatesError when shards and target do not belong together, or
     a layer is not there.
     """
-    import torch
-    import transformers
-
     facts, target = shards.facts, forward.target
     if facts.vocab_size > target.vocab_size:
         raise StatesError(
@@ -231,12 +228,7 @@ def identified(shards: Shards, forward: Forward, choice: Choice) -> Identity:
         final_norm="post" if forward.post else "pre",
         packing="auto" if choice.packing is None else choice.packing.value,
         file_bytes=choice.file_bytes,
-        made_by={
-            "backend": "transformers",
-            "transformers": transformers.__version__,
-            "torch": torch.__version__,
-            "batch_tokens": choice.batch_tokens,
-        },
+        made_by={**forward.made_by, "batch_tokens": choice.batch_tokens},
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,43 @@ PROBE = 8
 """Ids of the probe."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Alone:
+    """States of one sample [T, H] each. `embedding`: what enters the first layer, None when it is
+    not known; `outs`: layer → what it puts out (the last one without the norm), as far as known;
+    `final`: with the last norm where the target has one.
+    """
+
+    embedding: Tensor | None
+    outs: dict[int, Tensor]
+    final: Tensor
+
+
+class Source(Protocol):
+    """What gives states: a loaded target, or an engine that serves it. `post`: the final state has
+    the last norm. `made_by`: what decides the bytes besides the target.
+    """
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def post(self) -> bool: ...
+
+    @property
+    def made_by(self) -> dict[str, Any]: ...
+
+    def states(
+        self, batch: Sequence[NDArray[np.int32]], output_of: Sequence[int]
+    ) -> list[NDArray[np.uint16]]: ...
+
+    def alone(self, ids: NDArray[np.int32], output_of: Sequence[int] = ()) -> Alone: ...
+
+    def best(self, final: Tensor) -> Tensor: ...
+
+    def normed(self, states: Tensor) -> Tensor: ...
+
+
 @dataclass(slots=True, eq=False)
 class Forward:
     """A loaded target. `norm`: its last norm. `post`: whether its final state has that norm."""
@@ -40,6 +77,17 @@ class Forward:
     head: nn.Module
     post: bool = True
     _seen: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """What decides the bytes."""
+        import transformers
+
+        return {
+            "backend": "transformers",
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+        }
 
     @property
     def device(self) -> torch.device:
@@ -83,17 +131,19 @@ class Forward:
                 for i, n in enumerate(lengths)
             ]
 
-    def alone(self, ids: NDArray[np.int32]) -> tuple[list[Tensor], Tensor]:
-        """One sample by itself, the way transformers gives states: the embeddings, then what each
-        layer puts out (the last one with the norm) [T, H] each; and the last one without it.
+    def alone(self, ids: NDArray[np.int32], output_of: Sequence[int] = ()) -> Alone:
+        """One sample by itself, the way transformers gives states. It shares nothing with `states`
+        but the weights.
         """
         wide = torch.from_numpy(np.asarray(ids).astype(np.int64))[None].to(self.device)
         last = len(self.layers) - 1
         with torch.inference_mode(), self.captured([last]) as seen:
             out = self.base(input_ids=wide, use_cache=False, output_hidden_states=True)
             final = out.last_hidden_state
-            states = [state[0].to(final.device) for state in out.hidden_states]
-            return states, seen[last][0].to(final.device)
+            embedding, *outs = (state[0].to(final.device) for state in out.hidden_states[:-1])
+            return Alone(
+                embedding, dict(enumerate([*outs, seen[last][0].to(final.device)])), final[0]
+            )
 
     def best(self, final: Tensor) -> Tensor:
         """The likeliest next id of each final state [rows, H], int64 [rows], on the CPU."""
@@ -214,26 +264,28 @@ def _layers(model: nn.Module, count: int, name: str) -> tuple[nn.ModuleList, nn.
 def _prove(found: Forward) -> None:
     """Hold hooks and last norm against what transformers itself gives for a few ids."""
     ids = np.arange(PROBE, dtype=np.int32) % found.target.vocab_size
-    states, last = found.alone(ids)
+    alone = found.alone(ids)
     count, hidden = found.target.layers, found.target.hidden_size
-    if len(states) != count + 1 or any(state.shape != (PROBE, hidden) for state in states):
+    known = [*alone.outs.values(), alone.final]
+    if len(known) != count + 1 or any(state.shape != (PROBE, hidden) for state in known):
         raise StatesError(
-            f"{found.target.id}: transformers gives {len(states)} states for {count} layers, or"
+            f"{found.target.id}: transformers gives {len(known)} states for {count} layers, or"
             f" others than [tokens, {hidden}]: this target can not be extracted"
         )
     inner = list(range(count - 1))
     with torch.inference_mode(), found.captured(inner) as seen:
         wide = torch.from_numpy(ids.astype(np.int64))[None].to(found.device)
         found.base(input_ids=wide, use_cache=False)
-        other = [k for k in inner if not close(seen[k][0].to(states[k + 1].device), states[k + 1])]
+        other = [k for k in inner if not close(seen[k][0].to(known[k].device), known[k])]
     if other:
         raise StatesError(
             f"{found.target.id}: what layer {other[0]} puts out is not what transformers calls its"
             " hidden state: this target can not be extracted"
         )
-    if found.norm is not None and close(found.normed(last).to(states[-1].device), states[-1]):
+    last = alone.outs[count - 1]
+    if found.norm is not None and close(found.normed(last).to(last.device), alone.final):
         found.post = True
-    elif close(last, states[-1]):
+    elif close(last, alone.final):
         found.post = False
     else:
         raise StatesError(

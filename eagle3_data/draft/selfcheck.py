@@ -25,7 +25,7 @@ from eagle3_data.draft.forward import bits, tensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from eagle3_data.draft.forward import Forward
+    from eagle3_data.draft.forward import Source
     from eagle3_data.draft.states_writer import Stated
 
 EVERY = 100
@@ -72,7 +72,7 @@ class SelfCheck:
     far.
     """
 
-    forward: Forward
+    forward: Source
     output_of: Sequence[int]
     findings: list[Finding] = field(default_factory=list)
     _seen: Checked = field(default_factory=Checked)
@@ -133,7 +133,7 @@ class SelfCheck:
             "the state is of the token before its own": (rules.SHIFTED, share(0)),
             "the state is of the token behind its own": (rules.SHIFTED, share(2)),
         }
-        if self.forward.norm is not None and self.forward.post:
+        if self.forward.post:
             missing = share(1, self.forward.normed)
             others["the last norm is missing"] = (rules.NORM_MISSING, missing)
             weight = self._weight()
@@ -147,11 +147,10 @@ class SelfCheck:
 
     def _weight(self) -> Tensor | None:
         """What the last norm multiplies by; None when it does more than that."""
-        if getattr(self.forward.norm, "bias", None) is not None:
-            return None
         ones = torch.ones(1, self.forward.target.hidden_size)
-        weight = self.forward.normed(ones).float().cpu()
-        return None if bool((weight.abs() < 1e-6).any()) else weight
+        weight, turned = (self.forward.normed(side).float().cpu() for side in (ones, -ones))
+        plain = torch.equal(weight, -turned) and not bool((weight.abs() < 1e-6).any())
+        return weight if plain else None
 
     def _alone(self, samples: Sequence[Stated], first: int) -> Iterator[tuple[str, str, str]]:
         chosen = {i for i in range(len(samples)) if (first + i) % EVERY == 0}
@@ -164,9 +163,9 @@ class SelfCheck:
     def _one(self, sample: Stated) -> Iterator[tuple[str, str, str]]:
         ids = sample.input_ids[:PREFIX]
         count = len(ids)
-        states, last = self.forward.alone(ids)
-        outs = [_rounded(state) for state in [*states[1:-1], last]]
-        final = _rounded(states[-1])
+        alone = self.forward.alone(ids, self.output_of)
+        outs = {k: _rounded(out) for k, out in alone.outs.items()}
+        final = _rounded(alone.final)
         tolerance = TOLERANCE.get(self.forward.target.dtype, 0.08)
         name = f"sample {sample.sample_id}"
         for place, layer in enumerate(self.output_of):
@@ -177,30 +176,35 @@ class SelfCheck:
                 continue
             causes = [
                 (rules.LAYER_DIFFERS, f"it is the output of layer {k}", apart(mine, out))
-                for k, out in enumerate(outs)
+                for k, out in outs.items()
                 if k != layer
             ]
-            entering = apart(mine, _rounded(states[0]))
-            causes.append((rules.LAYER_DIFFERS, "it is the embedding of the ids", entering))
+            if alone.embedding is not None:
+                entering = apart(mine, _rounded(alone.embedding))
+                causes.append((rules.LAYER_DIFFERS, "it is the embedding of the ids", entering))
             causes += _shifts(mine, outs[layer])
-            at = f"aux, output of layer {layer}"
-            yield _named(name, at, distance, causes, tolerance)
+            yield _named(name, f"aux, output of layer {layer}", distance, causes, tolerance)
         mine = tensor(sample.final[:count]).float()
         distance = apart(mine, final)
         if distance <= tolerance:
             self._seen += Checked(distance=distance)
             return
         causes = [*_shifts(mine, final)]
-        for k, out in enumerate(outs[:-1]):
+        last = self.forward.target.layers - 1
+        for k, out in outs.items():
+            if k == last:
+                continue
             told = f"it is the output of layer {k}"
             causes.append((rules.FINAL_EARLY, f"{told} without the last norm", apart(mine, out)))
-            if self.forward.norm is not None:
+            if self.forward.post:
                 normed = _rounded(self.forward.normed(out))
                 causes.append(
                     (rules.FINAL_EARLY, f"{told} with the last norm", apart(mine, normed))
                 )
-        if self.forward.norm is not None and self.forward.post:
-            causes.append((rules.NORM_MISSING, "the last norm is missing", apart(mine, outs[-1])))
+        if self.forward.post:
+            if last in outs:
+                missing = apart(mine, outs[last])
+                causes.append((rules.NORM_MISSING, "the last norm is missing", missing))
             twice = _rounded(self.forward.normed(final))
             causes.append((rules.NORM_TWICE, "the norm was applied twice", apart(mine, twice)))
         yield _named(name, "final", distance, causes, tolerance)

@@ -82,8 +82,7 @@ def padded_before(forward: Forward, batch: Any, output_of: Any) -> Any:
 
 
 def layer(forward: Forward, ids: Any, k: int) -> torch.Tensor:
-    states, last = forward.alone(ids)
-    return [*states[1:-1], last][k]
+    return forward.alone(ids).outs[k % forward.target.layers]
 
 
 def spoiled_number(value: float) -> Any:
@@ -119,7 +118,7 @@ FAULTS = {
     "layer one low": (other_layer(-1), "HID008"),
     "layer one high": (other_layer(1), "HID008"),
     "embedding": (
-        each(lambda f, i, s: torch.cat([f.alone(i)[0][0][:, None], s[:, 1:]], dim=1)),
+        each(lambda f, i, s: torch.cat([f.alone(i).embedding[:, None], s[:, 1:]], dim=1)),
         "HID008",
     ),
     "packed without borders": (packed, "HID009"),

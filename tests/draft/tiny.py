@@ -79,8 +79,8 @@ def said(forward: Forward, prompt: list[int], count: int) -> list[int]:
     """`count` likeliest ids behind the prompt."""
     ids = list(prompt)
     for _ in range(count):
-        states, _ = forward.alone(np.array(ids, dtype=np.int32))
-        ids.append(int(forward.best(states[-1][-1:])[0]))
+        final = forward.alone(np.array(ids, dtype=np.int32)).final
+        ids.append(int(forward.best(final[-1:])[0]))
     return ids
 
 
@@ -111,6 +111,5 @@ def spoken(directory: Path, forward: Forward, count: int = 12, **facts: Any) -> 
 
 def exact(forward: Forward, ids: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
     """Auxiliary and final states of one sample by itself, float32."""
-    states, last = forward.alone(ids)
-    outs = [*states[1:-1], last]
-    return torch.stack([outs[k] for k in LAYERS], dim=1), states[-1]
+    alone = forward.alone(ids)
+    return torch.stack([alone.outs[k] for k in LAYERS], dim=1), alone.final
