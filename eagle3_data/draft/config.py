@@ -14,6 +14,8 @@ from typing import Any
 import orjson
 
 CONFIG = "config.json"
+LARGEST = 64_000_000
+"""Bytes of a config.json that is read; real ones have some thousand."""
 
 
 class ConfigError(ValueError):
@@ -55,7 +57,11 @@ def read(path: str | Path) -> Config:
     file = place / CONFIG if place.is_dir() else place
     if file.suffix != ".json":
         raise ConfigError(f"{place}: name the model's folder, or its config.json")
+    if file.exists() and not file.is_file():  # a pipe would wait for ever
+        raise ConfigError(f"{file} is no regular file: name the model's folder")
     try:
+        if file.stat().st_size > LARGEST:
+            raise ConfigError(f"{file} is too large for a config.json: name the model's folder")
         found = orjson.loads(file.read_bytes())
     except OSError as error:
         raise ConfigError(

@@ -76,6 +76,8 @@ def load(tensor: Tensor) -> NDArray[Any]:
 def load_npy(path: Path) -> NDArray[Any]:
     """The array of an `.npy` file, pickles refused. Raises TensorError."""
     try:
+        if not path.is_file():  # a pipe would wait for ever
+            raise TensorError(f"{path} is no regular file: name d2t.npy or t2d.npy")
         if path.stat().st_size > LARGEST:
             raise TensorError(f"{path} is too large for a mapping ({path.stat().st_size:,} bytes)")
         # mapped first: a header may claim more than the file holds
@@ -103,7 +105,7 @@ def _files(path: Path) -> list[Path]:
     index = path / INDEX
     if index.is_file():
         return [path / name for name in _indexed(index)]
-    files = sorted(path.glob("*.safetensors"))
+    files = sorted(file for file in path.glob("*.safetensors") if file.is_file())
     if files:
         return files
     pickles = sorted(entry for entry in path.iterdir() if entry.suffix in PICKLES)

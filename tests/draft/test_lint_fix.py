@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,21 @@ def test_the_command_fixes_into_a_new_folder(tmp_path) -> None:
     assert code == 0, stderr
     assert f"fix: draft_vocab_size: 64 → {DRAFT}" in stderr
     assert run("lint", source, "--fix", out)[0] == 2
+
+
+def test_a_config_that_is_no_file_or_no_object_is_refused(tmp_path) -> None:
+    source = drafter(tmp_path / "d")
+    config = source / "config.json"
+    for body, message in ((b"[]", "no JSON object"), (b"{", "no JSON"), (b"{}", "no hidden_size")):
+        config.write_bytes(body)
+        with pytest.raises(ConfigError, match=message):
+            lint(source)
+    config.unlink()
+    with pytest.raises(ConfigError, match="can not be read"):
+        lint(source)
+    os.mkfifo(config)
+    with pytest.raises(ConfigError, match="no regular file"):
+        lint(source)
 
 
 json_values = st.recursive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,6 +199,16 @@ def huge_npy(tmp_path: Path) -> Path:
 HOSTILE = b'{"d2t":{"dtype":"I64","shape":[9999999999],"data_offsets":[0,79999999992]}}'
 
 
+def pipe(name: str) -> Callable[[Path], Path]:
+    """A pipe that nobody writes to."""
+
+    def make(tmp_path: Path) -> Path:
+        os.mkfifo(tmp_path / name)
+        return tmp_path
+
+    return make
+
+
 HOSTILE_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "torch file": (pickled, "a torch file is a pickle"),
     "folder of torch files": (lambda p: pickled(p).parent, "a torch file is a pickle"),
@@ -216,6 +227,8 @@ HOSTILE_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
         written("m.safetensors", len(HOSTILE).to_bytes(8, "little") + HOSTILE),
         "no sound safetensors file",
     ),
+    "pipe as tensors": (pipe("model.safetensors"), "holds no .safetensors file"),
+    "pipe as npy": (pipe(D2T), "no regular file"),
     "nothing": (lambda p: p / "nothing", "is not there"),
     "no files": (lambda p: p, "holds no .safetensors file"),
     "index to elsewhere": (
