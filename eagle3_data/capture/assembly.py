@@ -125,7 +125,11 @@ class Assembly:
                 " hold different text"
             )
         message.setdefault("role", "assistant")
-        message.setdefault("content", None)
+        # a stream opens with an empty text whatever follows; unstreamed, vLLM says null where only
+        # a thought or calls came, transformers serve an empty text
+        if not message.get("content"):
+            beside = first or second or message.get("tool_calls") or "content" not in message
+            message["content"] = None if beside and self.marked else ""
         for call in message.get("tool_calls") or ():
             call.pop("index", None)
         made: Json = {"index": index, "message": message}

@@ -77,10 +77,22 @@ def test_names_that_come_with_every_delta_are_one_name() -> None:
     assert assembled(stream(chunks)) == BODY
 
 
-def test_a_stream_without_text_has_no_content() -> None:
-    chunks = [{"choices": [{"index": 0, "delta": {"reasoning": "hm"}, "finish_reason": "length"}]}]
+@pytest.mark.parametrize("opening", [{}, {"role": "assistant", "content": ""}])
+def test_a_thought_alone_has_no_content_as_unstreamed(opening: Json) -> None:
+    end = {"index": 0, "delta": {"reasoning": "hm"}, "finish_reason": "length"}
+    chunks = [{"choices": [{"index": 0, "delta": opening}]}, {"choices": [end]}]
     message = assembled(stream(chunks))["choices"][0]["message"]
     assert message == {"role": "assistant", "content": None, "reasoning": "hm"}
+    assembly = Assembly(marked=False)
+    assembly.feed(stream([*chunks, {"usage": {"completion_tokens": 1}}], end=b""))
+    assert assembly.body()["choices"][0]["message"]["content"] == ""
+
+
+def test_an_empty_answer_stays_an_empty_text() -> None:
+    opening = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+    end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    body = assembled(stream([{"choices": [opening]}, {"choices": [end]}]))
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": ""}
 
 
 def broken(chunks: list[Json], why: str, end: bytes = b"data: [DONE]\n\n") -> None:
