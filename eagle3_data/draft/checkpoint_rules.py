@@ -57,8 +57,9 @@ SHAPE_DIFFERS = _ckp(
     """\
 A tensor has another shape than config.json tells.
 
-Why it matters: engines make room by config.json and refuse the tensor. `fc.weight` has
-(auxiliary layers) * (hidden size of the target) columns; q, k and v take twice the hidden size.
+Why it matters: engines make room by config.json and refuse the tensor, or cut it in silence (vLLM,
+a row too many in `up_proj`). `fc.weight` has (auxiliary layers) * (hidden size of the target)
+columns; q, k and v take twice the hidden size.
 What to do: correct config.json when the tensors are those of the training, else export again.""",
 )
 

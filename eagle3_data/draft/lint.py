@@ -12,7 +12,17 @@ from typing import Any
 
 from eagle3_data.draft import config as configs
 from eagle3_data.draft.drafter_files import Files, open_drafter
-from eagle3_data.draft.engines import ALL, LLAMACPP, Effect, Hit, Reading, lines, readings, shown
+from eagle3_data.draft.engines import (
+    ALL,
+    LLAMACPP,
+    SGLANG,
+    Effect,
+    Hit,
+    Reading,
+    lines,
+    readings,
+    shown,
+)
 from eagle3_data.draft.findings import Finding, Inspection, rules_of
 from eagle3_data.draft.lint_config import config_hits
 from eagle3_data.draft.lint_tensors import tensor_hits
@@ -91,13 +101,20 @@ def _mapping(files: Files, model: configs.Config | None) -> list[Hit]:
         if fault.code in HARMLESS or fault.detail.startswith("t2d"):
             effects = {}
         elif fault.code == WRONG_TYPE:
-            effects = dict.fromkeys(ALL, Effect.UNKNOWN)
+            effects = {SGLANG: Effect.UNKNOWN}
+            if not _whole_numbers(files):  # else vLLM and llama.cpp widen them
+                effects = dict.fromkeys(ALL, Effect.UNKNOWN)
         elif fault.code in (OUT_OF_RANGE, REPEATED):
             effects[LLAMACPP] = Effect.REFUSED  # its converter looks
         change = "mend the mapping" if effects else ""
         mend = MENDED.get(fault.code, "")
         hits.append(Hit(fault.code, fault.detail, effects, change=change, mend=mend))
     return hits
+
+
+def _whole_numbers(files: Files) -> bool:
+    d2t = files.plain.get("d2t")
+    return d2t is not None and d2t.dtype in ("I8", "I16", "I32", "I64") and len(d2t.shape) == 1
 
 
 def _finding(files: Files, hit: Hit) -> Finding:

@@ -197,7 +197,7 @@ def _kind(files: Files) -> Iterator[Hit]:
         yield Hit(
             rules.HEAD_TIED,
             f"the head has {files.head_rows:,} rows of its own",
-            {SGLANG: Effect.WRONG, VLLM: Effect.UNKNOWN},
+            {SGLANG: Effect.WRONG},
             change="set tie_word_embeddings to false",
             mend="sets it to false",
         )

@@ -178,7 +178,7 @@ def test_default_ids_at_one_place_do_no_harm(tmp_path) -> None:
         ({"norm_before_residual": True}, None, ["yes yes", "yes no", "yes yes"]),
         (None, {"d2t": MAPPING.targets}, ["yes no", "yes no", "yes no"]),
         (None, {"d2t": None}, ["yes no", "yes no", "no no"]),
-        ({"tie_word_embeddings": True}, None, ["unknown unknown", "yes no", "yes yes"]),
+        ({"tie_word_embeddings": True}, None, ["yes yes", "yes no", "yes yes"]),
         (
             {"architectures": ["Eagle3DeepseekV3ForCausalLM"]},
             None,
