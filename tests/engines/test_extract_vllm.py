@@ -1,0 +1,95 @@
+"""`extract` against a real vLLM: both backends give the same states of the same ids."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from room import PROMPTS, ROOT, TOKENIZER, Rack, keep
+from room import command as called
+
+from engines import serve
+from engines.serve import Engine, Setup
+
+pytest.importorskip("torch")
+
+from eagle3_data.draft.selfcheck import TOLERANCE, apart
+from eagle3_data.draft.states import open_states
+
+LAYERS = [1, 14, 26]
+SAMPLES = 12
+
+
+@pytest.fixture(scope="module")
+def target() -> Path:
+    if not os.environ.get("EAGLE3_ENGINE_VLLM"):
+        pytest.skip("EAGLE3_ENGINE_VLLM is not set: run .ci/stages/engines")
+    return serve.home() / "models" / serve.MODEL
+
+
+@pytest.fixture(scope="module")
+def base_url(target, rack: Rack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A vLLM that extracts what enters layers 2, 15, 27 and what the last one puts out."""
+    rack.clear()
+    room = tmp_path_factory.mktemp("extracting")
+    port = serve.free_port()
+    how = serve.command(Engine.VLLM, Setup.NONE, port)
+    ids = [*(k + 1 for k in LAYERS), 30]
+    speculation = {
+        "method": "extract_hidden_states",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": ids}},
+    }
+    transfer = {
+        "kv_connector": "CPUHiddenStatesConnector",
+        "kv_connector_module_path": "cpu_hidden_states_connector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"shared_storage_path": str(room)},
+    }
+    more = ["--no-enable-prefix-caching", "--speculative-config", json.dumps(speculation)]
+    more += ["--kv-transfer-config", json.dumps(transfer)]
+    log = room / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*how.arguments, *more],
+            cwd=how.folder,
+            env=how.environment | {"PYTHONPATH": str(ROOT / "engines")},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        serve.wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        serve.stop(process)
+
+
+def test_vllm_and_transformers_give_the_same_states(tmp_path, target, base_url) -> None:
+    shards = tmp_path / "shards"
+    ignored = ["--ignore", "CAP,WRP,GEN,SET"]  # what is wrong with the texts is not asked here
+    called("convert", PROMPTS, "-o", shards, "--tokenizer", TOKENIZER, *ignored)
+    run = ["extract", shards, "--target", target, "--limit", SAMPLES, "--any-tokenizer", "--json"]
+    found = {
+        "transformers": called(*run, "-o", tmp_path / "transformers"),
+        "vllm": called(*run, "-o", tmp_path / "vllm", "--backend", "vllm", "--base-url", base_url),
+    }
+    for name, one in found.items():
+        assert one.code == 0, (name, one.stdout, one.stderr)
+        assert one.json["findings"] == []
+        assert one.json["checked"]["right"] > 0.6 * one.json["checked"]["asked"]
+    ours, theirs = open_states(tmp_path / "transformers"), open_states(tmp_path / "vllm")
+    assert len(ours) == len(theirs) == SAMPLES
+    largest = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.input_ids.tolist() == other.input_ids.tolist()
+        aux, same = (s.aux.float().unflatten(1, (len(LAYERS), -1)) for s in (one, other))
+        apart_by = [apart(same[:, i], aux[:, i]) for i in range(len(LAYERS))]
+        largest = max(largest, *apart_by, apart(other.final.float(), one.final.float()))
+    assert largest < TOLERANCE["bfloat16"]
+    keep("extract-backends.json", json.dumps({"samples": SAMPLES, "largest_distance": largest}))
