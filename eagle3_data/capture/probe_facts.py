@@ -36,7 +36,9 @@ class Told:
 
 
 async def told(client: AsyncOpenAI, server: Server) -> Told:
-    """Ask the endpoints of the server's kind."""
+    """Ask the endpoints of the server's kind. What /props of llama.cpp names is the format of an
+    empty request (`none` beside a working parser, b11434), so that it is not read.
+    """
     status, body = await _bytes(client, f"{server.root}/metrics")
     metrics = status == 200
     counters = tuple(
@@ -49,10 +51,6 @@ async def told(client: AsyncOpenAI, server: Server) -> Told:
         facts = facts or await _object(client, f"{server.root}/get_server_info")
         parser = _named(facts, "reasoning_parser")
         algorithm = _named(facts, "speculative_algorithm")
-    elif server.kind is Kind.LLAMACPP:
-        facts = await _object(client, f"{server.root}/props")
-        parser = _named(_inner(facts, "default_generation_settings", "params"), "reasoning_format")
-        parser = "" if parser == "none" else parser
     elif server.kind is Kind.VLLM:  # there in development mode only
         facts = await _object(client, f"{server.root}/server_info?config_format=json")
         inner = _inner(facts, "vllm_config", "structured_outputs_config")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from eagle3_data.capture import probe_mend as mend
 from eagle3_data.capture.probe_check import Check, Evidence, Verdict, counted, quote
 from eagle3_data.capture.probe_looks import Look, Place, look
+from eagle3_data.capture.server import Kind
 from eagle3_data.tokens.servers import holds
 
 ENOUGH = 6
@@ -144,8 +145,8 @@ def parser(known: Evidence) -> Check:
     if count[Place.BOTH] > count[Place.SPLIT]:
         return Check(
             name, Verdict.BAD, seen,
-            "the parser copies the thought and leaves it in content, too (llama.cpp:"
-            " deepseek-legacy)", flag,
+            "the parser copies the thought and leaves it in content, too (streams of llama.cpp with"
+            " deepseek-legacy do)", flag,
         )  # fmt: skip
     if known.mode is False and thoughts * 2 > len(looks):
         return Check(
@@ -163,7 +164,12 @@ def parser(known: Evidence) -> Check:
         )  # fmt: skip
     if count[Place.MARKED_CONTENT] > thoughts:
         opens = sum(any(o in one.answer.content for o in known.marks.opens) for one in looks)
-        if known.profile.open_in_prompt and opens * 2 > len(looks):
+        handed_on = known.profile.open_in_prompt and opens * 2 > len(looks)
+        if handed_on and known.server.kind is Kind.LLAMACPP:
+            what = (
+                "no parser: llama-server hands on all that it sampled, behind the prompt's marker"
+            )
+        elif handed_on:
             what = (
                 "wrong parser: it hands on the opening marker, which stands in the prompt and is"
                 " not sampled, and parts nothing"
@@ -281,11 +287,11 @@ def cut(known: Evidence) -> Check:
         return Check(name, Verdict.NOTE, seen, "a cut thought stands in both fields", _longer())
     in_content = sum(one.place in (Place.PLAIN, Place.MARKED_CONTENT) for one in looks)
     if in_content and (field_of(known) or known.expected):
+        bare = any(one.place is Place.PLAIN for one in looks)
+        how = ", without a marker: such rows look like answers" if bare else ""
         return Check(
-            name, Verdict.NOTE, seen,
-            "a cut thought is stored as content, without a marker: such rows look like answers",
-            _longer(),
-        )  # fmt: skip
+            name, Verdict.NOTE, seen, f"a cut thought is stored as content{how}", _longer()
+        )
     return Check(name, Verdict.OK, seen, "a cut thought stays in its field")
 
 

@@ -80,7 +80,7 @@ def grades(known: Evidence, tokens: Tokens | None) -> Check:
     rows = [r for r in tokens.rebuilt if r.answer.question.name == "open"]
     if not rows:
         return Check(name, Verdict.UNCLEAR, "no open question was answered")
-    foreign = _foreign(rows, tokens.tokenizer)
+    foreign = _foreign(rows, tokens.tokenizer, known.marks.opens)
     if foreign is not None:
         return Check(
             name, Verdict.BAD, foreign, "the tokenizer is not the one of the served model",
@@ -98,14 +98,16 @@ def grades(known: Evidence, tokens: Tokens | None) -> Check:
     return Check(name, Verdict.OK, seen)
 
 
-def _foreign(rows: Sequence[Rebuilt], tokenizer: Tokenizer) -> str | None:
-    """Evidence that the ids are another tokenizer's."""
+def _foreign(rows: Sequence[Rebuilt], tokenizer: Tokenizer, opens: Sequence[str]) -> str | None:
+    """Evidence that the ids are another tokenizer's. `opens`: a server may write the marker that
+    the prompt ends in before the text.
+    """
     held = [r.answer for r in rows if r.answer.completion_ids]
     texts = tokenizer.decode([a.completion_ids or [] for a in held]) if held else []
     wrong = [
         (answer, text)
         for answer, text in zip(held, texts, strict=True)
-        if answer.content.strip() not in text or answer.reasoning.strip() not in text
+        if _core(answer.content, opens) not in text or answer.reasoning.strip() not in text
     ]
     if not wrong or len(wrong) * 2 <= len(held):
         return None
@@ -114,6 +116,13 @@ def _foreign(rows: Sequence[Rebuilt], tokenizer: Tokenizer) -> str | None:
         f"{len(wrong)} of {len(held)} id lists decode to another text: {quote(text)} for"
         f" {quote(answer.text)}"
     )
+
+
+def _core(text: str, opens: Sequence[str]) -> str:
+    text = text.strip()
+    for marker in opens:
+        text = text.removeprefix(marker).strip()
+    return text
 
 
 def prompt(known: Evidence, tokens: Tokens | None) -> Check:

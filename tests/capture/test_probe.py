@@ -65,6 +65,11 @@ VERDICTS: dict[str, dict[str, str]] = {
         "history": "note",
         "speculation": "note",
     },
+    # llama-server b11434: --reasoning-format deepseek, none; thinking off by --chat-template-kwargs
+    "llamacpp-right": {"markers": "note"},
+    "llamacpp-none": ABSENT,
+    "llamacpp-off": {"thought": "bad", "markers": "note", "prompt": "note"},
+    "llamacpp-right-asked-off": {"markers": "note"},
     # transformers serve 5.24 with a response_template of the model, none, one of another family
     "transformers-right": {**PLAIN, "markers": "note"},
     "transformers-none": {**PLAIN, **ABSENT},
@@ -109,6 +114,16 @@ MEANS: dict[str, dict[str, str]] = {
         "markers": "control tokens are written out",
         "history": "this server drops them",
     },
+    "llamacpp-right": {
+        "thought": "4 of 4 answers hold one, in the field reasoning_content",
+        "token ids": "verbose+return_tokens: 4 of 4 answers hold completion ids, 0 prompt ids",
+        "grade": "4 of 4: A (captured)",
+        "prompt": "have the same texts",
+        "history": "kept when sent as `reasoning_content`, and are lost under the other name",
+    },
+    "llamacpp-none": {"parser": "no parser: llama-server hands on all that it sampled"},
+    "llamacpp-off": {"thought": "start llama-server with --chat-template-kwargs"},
+    "llamacpp-right-asked-off": {"thought": "thinking is off", "switch": "the switch acts"},
     "transformers-right": {
         "thought": "4 of 4 answers hold one, in the field reasoning_content",
         "parser": "right parser",
