@@ -68,6 +68,10 @@ def _kept(path: str, body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body.decode("utf-8", "replace")
+    if path == "/v1/models" and isinstance(value, dict):
+        for entry in value.get("data", ()):
+            if isinstance(entry.get("root"), str):  # a folder of the machine that recorded
+                entry["root"] = "/models/" + entry["root"].rpartition("/")[2]
     if path == "/openapi.json" and "paths" in value:
         return {"paths": {key: {} for key in value["paths"]}}
     if path == "/props" and "chat_template" in value:
