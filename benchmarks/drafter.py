@@ -42,8 +42,8 @@ def table(draft: Path, folder: Path, what: str) -> str:
     tokens, epochs = sum(one["tokens"] for one in rows), rows[-1]["epoch"] + 1
     trained = states.where(split="train").index
     out = [
-        f"{what}. Trained on {len(trained):,} samples, {epochs} epochs, {len(rows):,} optimizer steps,"
-        f" {tokens:,} tokens; loss of the first draft {rows[0]['loss'][0]:.2f} →"
+        f"{what}. Trained on {len(trained):,} samples, {epochs} epochs, {len(rows):,} optimizer"
+        f" steps, {tokens:,} tokens; loss of the first draft {rows[0]['loss'][0]:.2f} →"
         f" {rows[-1]['loss'][0]:.2f}. Held out: {found.samples:,} samples, {found.tokens:,} sampled"
         " tokens.",
         "",

@@ -105,7 +105,9 @@ def finetune(
     accumulate: Annotated[
         int, typer.Option(min=1, metavar="N", help="Packs of one optimizer step.")
     ] = 1,
-    clip: Annotated[float, typer.Option(min=0.0, help="Largest norm of a gradient.")] = 1.0,
+    clip: Annotated[
+        float, typer.Option(min=0.0, help="Largest norm of a gradient, 0 for any.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of new weights and of the order.")] = 0,
     norm_before_residual: Annotated[
         bool, typer.Option("--norm-before-residual", help="The residual is the normed state.")

@@ -41,7 +41,8 @@ class Samples(Protocol):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to train. `steps`: draft steps unrolled; `decay`: weight of each step as a power;
-    `batch_tokens`: tokens of a pack; `accumulate`: packs of an optimizer step on each process.
+    `batch_tokens`: tokens of a pack; `accumulate`: packs of an optimizer step on each process;
+    `clip`: largest norm of a gradient, 0 for any.
     """
 
     epochs: int = 4
@@ -188,7 +189,8 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
         told[:2] = self._sum(told[:2])
         self._share()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), s.clip))
+        most = s.clip or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), most))
         if not math.isfinite(norm):
             raise TrainError(f"step {self.done + 1}: the gradient is not finite: lower --lr")
         rate = s.rate(self.done, len(self.steps))
