@@ -66,15 +66,19 @@ def conclude(
 
 def told(found: Inspection, colour: Paint) -> Iterator[str]:
     """The inspection for a person: verdict, facts, engines, findings, next step."""
+    from eagle3_data.audit.formats.text import count_of
     from eagle3_data.audit.inert import inert
 
     errors = sum(finding.error for finding in found.findings)
     warnings = len(found.findings) - errors
     subject = inert(str(found.subject))
     if errors:
-        yield colour.bad("FAULTS") + f"  {subject}: {errors} errors, {warnings} warnings"
+        yield (
+            colour.bad("FAULTS")
+            + f"  {subject}: {count_of(errors, 'error')}, {count_of(warnings, 'warning')}"
+        )
     else:
-        told = f"{warnings} warnings" if warnings else "nothing found"
+        told = count_of(warnings, "warning") if warnings else "nothing found"
         yield colour.good("SOUND") + f"  {subject}: {told}"
     for name, value in found.facts.items():
         shown = f"{value:,}" if isinstance(value, int) else "not known" if value is None else value

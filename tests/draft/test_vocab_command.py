@@ -188,7 +188,7 @@ def test_check_prints_every_form(tmp_path) -> None:
     bad = mapping_file(tmp_path / "m", np.arange(3, 60, 2, dtype=np.int64))
     code, stdout, _ = run("vocab", "check", bad)
     assert code == 1
-    assert stdout.startswith(f"FAULTS  {bad}: 1 errors, 1 warnings")
+    assert stdout.startswith(f"FAULTS  {bad}: 1 error, 1 warning")
     assert "Next: eagle3-data rule VOC002" in stdout
     assert run("vocab", "check", bad, "--exit-zero")[0] == 0
     code, stdout, _ = run("vocab", "check", bad, "--json")
