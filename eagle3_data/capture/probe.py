@@ -136,6 +136,7 @@ async def probe(
             probe_habits.thinking(known),
             probe_habits.history(known),
             probe_habits.speculation(known),
+            *probe_habits.failures(known),
         ),
         thought_field=probe_thought.field_of(known),
         ids_body=ids_body,

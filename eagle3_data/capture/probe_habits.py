@@ -49,6 +49,22 @@ def model(known: Evidence) -> Check:
     return Check("model", Verdict.OK, inert(asked, 120), "" if echoed else "answers name no model")
 
 
+def failures(known: Evidence) -> list[Check]:
+    """A row when questions got no answer; those about options that a server may refuse aside."""
+    failed = [answer for answer in known.answers if not answer.ok and not answer.refused]
+    if not failed:
+        return []
+    most = 2 * len(failed) > len(known.answers)
+    seen = f"{len(failed)} of {len(known.answers)} requests failed, the last: {failed[-1].fault}"
+    return [
+        Check(
+            "answers", Verdict.BAD if most else Verdict.NOTE, seen,
+            "the rows above rest on the answers that came; generate would ask again and again",
+            "look at the server's log, and probe again when it answers",
+        )
+    ]  # fmt: skip
+
+
 def thinking(known: Evidence) -> Check:
     """Whether the switches of thinking act."""
     name, tried = "switch", switches(known.profile)

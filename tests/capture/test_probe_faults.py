@@ -393,3 +393,24 @@ def test_a_prompt_that_differs_is_told_with_its_cause(
         check = probed(hidden, owner="vllm", tokenizer=tokenizer).check("prompt")
         assert check.verdict is Verdict.BAD
         assert check.mend == "pass the server's template with --chat-template FILE"
+
+
+@pytest.mark.parametrize(("every", "verdict"), [(9, Verdict.NOTE), (4, Verdict.BAD)])
+def test_requests_that_fail_are_told(every: int, verdict: Verdict) -> None:
+    asked = 0
+
+    def serve(_: Json) -> Json | httpx2.Response:
+        nonlocal asked
+        asked += 1
+        if asked > 1 and (asked % every == 0 if verdict is Verdict.NOTE else asked % every):
+            return httpx2.Response(500, json={"error": "out of memory"})
+        return said("\nYes.", "I look.")
+
+    found = probed(serve).check("answers")
+    assert found.verdict is verdict
+    assert found.seen.endswith("HTTP 500: out of memory")
+
+
+def test_a_server_that_answers_all_has_no_row_about_failures() -> None:
+    found = probed(lambda _: said("\nYes.", "I look."))
+    assert "answers" not in [check.name for check in found.checks]
