@@ -114,10 +114,10 @@ def extract(
             if number < finished and stored is None:
                 seen += Checked(**writer.files[number].checked)  # type: ignore[arg-type]
             else:
-                writer.refuse_too_large()
                 if stored is not None:
                     made = [_stored(stored, first + i) for i in range(rows.height)]
                 else:
+                    writer.refuse_too_large()
                     step = _step(progress, done, writer.raw_bytes)
                     made = list(states(forward, samples, chosen, layers, step, writer.begin))
                 ids = [sample.input_ids for sample in samples]

@@ -269,7 +269,8 @@ def refuse(place: Path, tokens: int, token_bytes: int, ratio: float, kept: str) 
     if need > free:
         raise StatesError(
             f"{place}: {size(need)} are needed for the states of {tokens:,} tokens"
-            f" ({token_bytes:,} bytes a token, {ratio:.2f} of it in files), {size(free)} are free;"
+            f" ({token_bytes:,} bytes a token, {ratio:.2f} of it in files; {size(SPARE)} to spare),"
+            f" {size(free)} are free;"
             f" {kept}: make room, choose another disk, fewer --layers or a --limit"
         )
 

@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from eagle3_data.draft.packing import Packing
 from eagle3_data.draft.states import open_states
 from eagle3_data.draft.states_manifest import StatesError
 from eagle3_data.shards.manifest import MANIFEST
+from eagle3_data.shards.reader import open_shards
 
 CHOICE = Choice(layers=LAYERS, batch_tokens=90, file_bytes=30_000)
 
@@ -203,3 +205,36 @@ def test_batches_hold_like_lengths_and_no_more_than_asked() -> None:
     padded = sum(max(lengths[i] for i in batch) * len(batch) for batch in found)
     assert padded < 1.05 * sum(lengths)
     assert list(batches([9], 4)) == [[0]]
+
+
+def test_a_disk_that_fills_stops_the_run_before_the_next_file(
+    whole, tmp_path, shards, forward, monkeypatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+
+    def left(_: object) -> object:
+        files = len(list(tmp_path.glob("*.safetensors")))
+        return usage._replace(free=10**12 if files < 2 else 50_000_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", left)
+    with pytest.raises(StatesError, match=r"0\.[0-9]+ of it in files.* 2 finished files are kept"):
+        extract(shards, forward, tmp_path, CHOICE)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    done = extract(shards, forward, whole, CHOICE)  # to read again takes no room
+    assert done.again and done.sound
+    monkeypatch.undo()
+    extract(shards, forward, tmp_path, CHOICE)
+    assert contents(tmp_path) == contents(whole)
+
+
+def test_samples_of_one_token_are_no_fault(room, tmp_path, forward) -> None:
+    from making import row, table, write
+
+    rows = [row(i, prompt=i, sampled=1) for i in range(4)]
+    rows.append(row(9, prompt=9, sampled=9))
+    write(tmp_path / "shards", table(rows))
+    bf16 = load(str(room / "target"), dtype="bf16", device="cpu")
+    done = extract(open_shards(tmp_path / "shards"), bf16, tmp_path / "states", CHOICE)
+    assert done.findings == () and done.checked.alone == 1
+    found = open_states(tmp_path / "states").sample(0)
+    assert (found.aux.shape, found.final.shape) == ((1, 3 * HIDDEN), (1, HIDDEN))
