@@ -148,6 +148,23 @@ def test_a_kill_while_a_state_is_written_leaves_the_one_before(
     assert same(weights(out), weights(tmp_path / "whole"))
 
 
+def test_a_process_that_is_shot_goes_on_to_the_same_weights(place, states, tmp_path) -> None:
+    run(place, tmp_path / "whole", states)
+    code = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "import test_train as t; from pathlib import Path\n"
+        "from eagle3_data.draft.states import open_states\n"
+        "place = Path(sys.argv[2])\n"
+        "def shoot(row, total):\n"
+        "    if row['step'] == 4: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "t.run(place, Path(sys.argv[3]), open_states(place / 'states'), told=shoot, save_every=3)\n"
+    )
+    words = [Path(__file__).parent, place, tmp_path / "out"]
+    assert subprocess.run([sys.executable, "-c", code, *words]).returncode == -9
+    assert run(place, tmp_path / "out", states, go_on=True)[0]["step"] == 4
+    assert same(weights(tmp_path / "out"), weights(tmp_path / "whole"))
+
+
 def test_accumulating_packs_is_one_larger_pack(place, states, target) -> None:
     """The same samples in one optimizer step: the same gradient, in one pack or in many."""
     grads = []
