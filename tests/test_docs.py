@@ -23,7 +23,7 @@ COMMANDS = [
     *["rule", "rules", "profiles", "profile show", "profile check"],
     *["probe", "generate"],
     *["vocab build", "vocab check", "lint"],
-    *["finetune", "evaluate"],
+    *["finetune", "evaluate", "acceptance"],
 ]
 
 

@@ -37,7 +37,7 @@ ROOMS = {
         {"orjson", "polars", "pydantic", "numpy", "pyarrow", "pandera"},
     ),
     "draft": (
-        {"draft", "shards", "audit", "records", "profiles", "tokens", "writing"},
+        {"draft", "capture", "shards", "audit", "records", "profiles", "tokens", "writing"},
         {
             "orjson",
             "polars",
@@ -48,6 +48,8 @@ ROOMS = {
             "torch",
             "transformers",
             "zstandard",
+            "openai",
+            "httpx2",
         },
     ),
     "capture": (

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from eagle3_data import __version__
 from eagle3_data.cli import console
+from eagle3_data.cli.acceptance import acceptance
 from eagle3_data.cli.check import check
 from eagle3_data.cli.convert import convert
 from eagle3_data.cli.evaluate import evaluate
@@ -71,6 +72,7 @@ app.command()(extract)
 app.command()(finetune)
 app.command()(evaluate)
 app.command()(lint)
+app.command()(acceptance)
 
 profile = typer.Typer(
     help="Look at one profile, or prove it against a tokenizer.", no_args_is_help=True

@@ -66,12 +66,15 @@ class Checkpoint:
         return None
 
 
-def load(path: str | Path, target: Target) -> Checkpoint:
-    """Read a drafter of `target`. Raises CheckpointError, ConfigError, TensorError, VocabError."""
+def load(path: str | Path, target: Target, mapping: Mapping | None = None) -> Checkpoint:
+    """Read a drafter of `target`; `mapping` in place of its own. Raises CheckpointError,
+    ConfigError, TensorError, VocabError.
+    """
     folder = Path(path)
     config = configs.read(folder)
     found = {_plain(name): tensor for name, tensor in files.tensors(folder).items()}
-    mapping = inherited(folder, target.vocab_size)
+    if mapping is None:
+        mapping = inherited(folder, target.vocab_size)
     shape = shape_in(config, found)
     if (shape.vocab_size, shape.hidden_size) != tuple(target.head.shape):
         raise CheckpointError(
