@@ -8,7 +8,9 @@ right, and, unless told otherwise, the probe has found the servers sound.
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,6 +122,7 @@ class Call:
             (None, 0) if facts.survey is None else (facts.survey.jobs, facts.survey.stored)
         )
         with ExitStack() as stack:
+            stack.enter_context(_few_collections())
             live = stack.enter_context(
                 Live(
                     self.profile,
@@ -248,3 +251,19 @@ class Call:
         if not self.quiet:
             console.note(f"{self.out}: {len(journal.stored)} rows")
         return Exit.CLEAN
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """The collector leaves out what the imports made, and looks less often: a sixth of the
+    processor time of a row went into walking the same modules again and again.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
