@@ -31,6 +31,7 @@ from eagle3_data.draft.states_manifest import (
 )
 from eagle3_data.draft.states_plan import plan
 from eagle3_data.draft.states_writer import USUAL_RATIO, Stated, StatesWriter, refuse
+from eagle3_data.draft.target_identity import tokenizer_digest
 
 if TYPE_CHECKING:
     from eagle3_data.draft.findings import Finding
@@ -139,9 +140,11 @@ def extract(
 
 
 def refuse_early(shards: Shards, target: str, out: Path, choice: Choice) -> None:
-    """Raise StatesError when the disk can not hold the states, as far as the target's config.json
-    tells it: loading a large target takes minutes. A run that goes on is judged by its writer.
+    """Raise StatesError when the target has another tokenizer, or the disk can not hold the states,
+    as far as the target's folder tells it: loading a large target takes minutes. A run that goes on
+    is judged by its writer.
     """
+    _refuse_foreign(shards, target, tokenizer_digest(Path(target)), choice)
     config = Path(target) / configs.CONFIG
     if not config.is_file() or (out.is_dir() and any(out.iterdir())):
         return
@@ -207,14 +210,7 @@ def identified(shards: Shards, forward: Source, choice: Choice) -> Identity:
             f"{shards.directory} holds ids up to {facts.vocab_size - 1:,}, {target.id} knows"
             f" {target.vocab_size:,}: name the target of the capture"
         )
-    foreign = target.tokenizer_hash and target.tokenizer_hash != facts.tokenizer_hash
-    if foreign and not choice.any_tokenizer:
-        raise StatesError(
-            f"{shards.directory} was made with the tokenizer {facts.tokenizer}"
-            f" ({facts.tokenizer_hash[:12]}), {target.id} has another one"
-            f" ({target.tokenizer_hash[:12]}): name the target of the capture, or pass"
-            " --any-tokenizer when only its files differ"
-        )
+    _refuse_foreign(shards, target.id, target.tokenizer_hash, choice)
     return Identity(
         facts=facts,
         shards=shards.manifest.checksum,
@@ -230,6 +226,16 @@ def identified(shards: Shards, forward: Source, choice: Choice) -> Identity:
         file_bytes=choice.file_bytes,
         made_by={**forward.made_by, "batch_tokens": choice.batch_tokens},
     )
+
+
+def _refuse_foreign(shards: Shards, target: str, tokenizer: str, choice: Choice) -> None:
+    facts = shards.facts
+    if tokenizer not in ("", facts.tokenizer_hash) and not choice.any_tokenizer:
+        raise StatesError(
+            f"{shards.directory} was made with the tokenizer {facts.tokenizer}"
+            f" ({facts.tokenizer_hash[:12]}), {target} has another one ({tokenizer[:12]}):"
+            " name the target of the capture, or pass --any-tokenizer when only its files differ"
+        )
 
 
 def layers_of(choice: Choice, count: int) -> list[int]:

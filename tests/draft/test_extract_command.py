@@ -108,6 +108,17 @@ def test_a_disk_that_is_too_small_is_refused_before_the_target_is_loaded(
     assert not (tmp_path / "states").exists()
 
 
+def test_another_tokenizer_is_refused_before_the_target_is_loaded(room, tmp_path) -> None:
+    shutil.copytree(room / "target", tmp_path / "target")
+    (tmp_path / "target" / "tokenizer.json").write_text("{}")
+    run = ["extract", str(room / "shards"), "--target", str(tmp_path / "target")]
+    run += ["--layers", "0", "-o", str(tmp_path / "states")]
+    result = CliRunner().invoke(app, run)
+    assert result.exit_code == 2
+    assert "has another one" in result.stderr and "loading" not in result.stderr
+    assert CliRunner().invoke(app, [*run, "--any-tokenizer"]).exit_code == 0
+
+
 def test_without_torch_it_says_how_to_install_it(room, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(needs, "find_spec", lambda n: None if n == "torch" else find_spec(n))
     code, _, noted = call(room, tmp_path / "states")
