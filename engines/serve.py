@@ -62,9 +62,11 @@ OPTIONS: dict[Engine, dict[Setup, list[str]]] = {
     Engine.LLAMACPP: {
         Setup.RIGHT: ["--reasoning-format", "deepseek"],
         Setup.NONE: ["--reasoning-format", "none"],
-        # it takes the markers from the template, so that there is no parser of another family: this
-        # one stores the thought in both fields
-        Setup.WRONG: ["--reasoning-format", "deepseek-legacy"],
+        # its parser takes the markers from the template: here those of another family
+        Setup.WRONG: [
+            *("--reasoning-format", "deepseek"),
+            *("--chat-template-file", "models/wrong.jinja"),
+        ],
         Setup.OFF: ["--reasoning-format", "deepseek", "--reasoning", "off"],
     },
     Engine.TRANSFORMERS: {  # its parser is a part of the model: see FOLDERS
@@ -129,8 +131,8 @@ def command(engine: Engine, setup: Setup, port: int) -> Command:
         case Engine.LLAMACPP:
             start = [str(where / "llama.cpp/llama-server"), "-m", f"llama.cpp/{MODEL}.gguf"]
             start += ["--alias", MODEL, "--offline", "--jinja", "--metrics"]
-            # with its default polling a busy neighbour core slows it a hundredfold
-            start += ["-t", "2", "--poll", "0", "-c", "16384", "-np", "8"]
+            # one thread, as for vLLM; with its default polling a busy core slows it a hundredfold
+            start += ["-t", "1", "--poll", "0", "-c", "16384", "-np", "8"]
             settings = {}
             folder = where
         case Engine.TRANSFORMERS:
