@@ -109,9 +109,9 @@ def judge(
     ranked = tuple(
         (one.emulation.name, one.counts.length, apart(live, one.counts)) for one in [written, *near]
     )
-    if agrees(live, written.counts):
-        return _agreed(written, others, guessed, tuple(told), ranked)
     fitting = [one for one in near if agrees(live, one.counts)]
+    if agrees(live, written.counts):
+        return _agreed(written, others, fitting, guessed, tuple(told), ranked)
     gap = f"engine {live.length:.3f}, walk on the same ids {written.counts.length:.3f}"
     if not fitting:
         nearest = f"; nearest is {near[0].emulation.name}, {ranked[1][2]:.3f} away" if near else ""
@@ -146,6 +146,7 @@ def judge(
 def _agreed(
     written: Walked,
     others: Sequence[Walked],
+    fitting: Sequence[Walked],
     guessed: str,
     warnings: tuple[str, ...],
     ranked: tuple[tuple[str, float, float], ...],
@@ -177,10 +178,23 @@ def _agreed(
             ranked,
             warnings,
         )
+    sure = next((one for one in fitting if one.emulation.sure), None)
+    if sure is not None:
+        return Judgement(
+            Verdict.DIFFER,
+            "the numbers can not tell the two apart with this drafter, the config does: with"
+            f" {sure.emulation.name} the walk gives {sure.counts.length:.3f}, as trained"
+            f" {written.counts.length:.3f}",
+            sure.emulation.name,
+            sure.emulation.facts,
+            ranked,
+            warnings,
+        )
+    mild = f"; too mild here to be seen: {', '.join(f.emulation.name for f in fitting)}"
     return Judgement(
         Verdict.AGREE,
         "a low number is a matter of data or drafter: see what stopped steps, and the splits of"
-        " `evaluate`",
+        f" `evaluate`{mild if fitting else ''}",
         "",
         (),
         ranked,

@@ -35,7 +35,7 @@ class Emulation:
     """`name`: the fault; `undone`: what is wrong with the checkpoint when this walks better than
     the checkpoint as written, "" where that can not be. `made`: the drafter; `layers`: outputs it
     reads, -1 is the embedding; `normed`: the state of the last layer is taken behind the last norm.
-    `facts`: what in the config speaks for it.
+    `facts`: what in the config speaks for it; `sure`: they say that the engine does just this.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Emulation:
     undone: str = ""
     normed: bool = False
     facts: tuple[str, ...] = ()
+    sure: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,17 +126,19 @@ def _shifted(of: Reference, count: int) -> list[Emulation]:
                 f"the engine reads outputs of {shown(layers)} ({of.reading.why}),"
                 f" trained on {shown(of.layers)}"
             )
-        found.append(Emulation(name, of.made, layers, other, facts=tuple(facts)))
+        sure = layers == reads
+        found.append(Emulation(name, of.made, layers, other, facts=tuple(facts), sure=sure))
     usual = [1, count // 2 - 1, count - 4]
     known = [of.layers, *(one.layers for one in found)]
     if len(usual) == len(of.layers) and usual not in known and usual[0] < usual[1] < usual[2]:
         facts = []
         if reads == usual:
             facts.append(f"the engine finds no ids that it reads: {of.reading.why}")
+        name = "layer ids not read: the engine's default layers"
+        undone = "layer ids that are not those of the training"
         found.append(
-            Emulation("layer ids not read: the engine's default layers", of.made, usual,
-                      "layer ids that are not those of the training", facts=tuple(facts))
-        )  # fmt: skip
+            Emulation(name, of.made, usual, undone, facts=tuple(facts), sure=reads == usual)
+        )
     return found
 
 

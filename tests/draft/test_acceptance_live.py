@@ -92,8 +92,8 @@ def test_steps_of_llamacpp_answers() -> None:
     assert (found.drafts, found.length, found.p) == (10, 2.0, None)
 
 
-def walked(name: str, p: list[float], *facts: str, undone: str = "") -> Any:
-    emulation = SimpleNamespace(name=name, facts=facts, undone=undone)
+def walked(name: str, p: list[float], *facts: str, undone: str = "", sure: bool = False) -> Any:
+    emulation = SimpleNamespace(name=name, facts=facts, undone=undone, sure=sure)
     return SimpleNamespace(emulation=emulation, counts=Counts(1000, p))
 
 
@@ -143,6 +143,17 @@ def test_agreement_with_a_checkpoint_that_is_not_what_was_trained() -> None:
     )
     slightly = walked("theta", [0.52, 0.32], undone="theta")
     assert judge(live(0.5, 0.3), [written, slightly]).verdict is Verdict.AGREE
+
+
+def test_a_fault_too_mild_for_numbers_is_the_configs_to_tell() -> None:
+    written, low = walked("as written", [0.5, 0.3]), walked("low", [0.495, 0.3])
+    plain = judge(live(0.495, 0.3), [written, low, walked("high", [0.4, 0.2])])
+    assert plain.verdict is Verdict.AGREE
+    assert plain.why.endswith("; too mild here to be seen: low")
+    config = walked("low", [0.495, 0.3], "the engine reads 0, 13, 25", sure=True)
+    found = judge(live(0.495, 0.3), [written, config])
+    assert (found.verdict, found.cause) == (Verdict.DIFFER, "low")
+    assert "the config does" in found.why
 
 
 EVALUATION: dict[str, Any] = {
