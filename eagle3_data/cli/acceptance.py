@@ -321,7 +321,7 @@ def verdict(found: Judgement) -> list[str]:
     """The verdict for people."""
     head = f"verdict: {found.verdict}" + (f": {found.cause}" if found.cause else "")
     lines = [head, f"  {found.why}"]
-    lines += [f"  config: {fact}" for fact in found.facts]
+    lines += [f"  fact: {fact}" for fact in found.facts]
     return [*lines, *(f"warning: {text}" for text in found.warnings)]
 
 
