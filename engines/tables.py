@@ -21,7 +21,7 @@ HEAD = """# Real engines: what `probe` said, what `generate` stored
 
 The target is the small real model `smollm2-think` (engines/make_smollm2.py) on a machine without a
 GPU. It is erratic on purpose: it closes a thought as likely as it ends its turn. This page is made
-by `engines/tables.py` from one run of `.ci/stages/engines`.
+by `engines/tables.py` from what the tests of `.ci/stages/engines` kept.
 """
 
 
