@@ -347,7 +347,12 @@ class Run:
     async def _flush(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            await asyncio.to_thread(self.journal.flush)
+            try:
+                await asyncio.to_thread(self.journal.flush)
+            except Exception as error:  # nobody waits for this task: the run must hear of it
+                self.broken = self.broken or error
+                self.stop(Ended.STOPPED, str(error))
+                return
 
 
 def _pause(state: RetryCallState) -> float:

@@ -12,6 +12,7 @@ flushed every few seconds (`flush`), so a power cut costs seconds, and those row
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -79,11 +80,16 @@ class Journal:
 
     def flush(self) -> None:
         """Make what was written survive a power cut."""
-        if self.dirty:
-            self.dirty = False
+        if not self.dirty:
+            return
+        self.dirty = False
+        try:
             for descriptor in (self.rows_fd, self.errors_fd):
                 if descriptor >= 0:
                     os.fsync(descriptor)
+        except OSError as error:
+            self.dirty = True
+            raise JournalError(f"{self.path}: the disk does not take it ({error})") from None
 
     def settle(self) -> None:
         """Leave in the errors file one line for each row that failed and was not stored since."""
@@ -121,12 +127,22 @@ class Journal:
             return []
         with self.errors_path.open("rb") as file:
             file.seek(offset)
-            found = orjson.loads(file.readline()).get("attempts")
+            found = loads(file.readline()).get("attempts")
         return found if isinstance(found, list) else []
 
     def _clean(self, line: bytes) -> bytes:
         """Without the key: servers repeat it in their error texts."""
         return line.replace(self.secret, b"***") if self.secret and self.secret in line else line
+
+
+def loads(text: bytes) -> Any:
+    """JSON as servers write it: NaN, Infinity and lone surrogates too, which orjson refuses and
+    `check` tells of. Raises ValueError, RecursionError.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
 
 
 def stem(path: Path) -> str:
@@ -237,9 +253,9 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 def _identity(line: bytes) -> bytes | None:
     """The identity of a whole row, else None."""
     try:
-        found = orjson.loads(line)["identity"]
+        found = loads(line)["identity"]
         made = bytes.fromhex(found)
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return made if len(made) == 16 else None
 
@@ -270,7 +286,7 @@ def _read_rows(journal: Journal) -> None:
 
 def _is_json(line: bytes) -> bool:
     try:
-        orjson.loads(line)
+        loads(line)
     except ValueError:
         return False
     return True

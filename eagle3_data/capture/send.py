@@ -9,7 +9,6 @@ message holds a key.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from eagle3_data.capture.assembly import Assembly, BrokenStream
+from eagle3_data.capture.journal import loads
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 PATH = "/chat/completions"
+LONGEST_PAUSE = 900.0
+"""Seconds; a date of tomorrow, or a clock that is wrong, would park the row for the night."""
 ENDURED = 10
 """A response may take so many times the time-out as long as bytes arrive: a stream that only sends
 keep-alive comments must end too."""
@@ -239,7 +241,7 @@ def same_model(asked: str, echoed: str) -> bool:
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """Seconds that the server asks to wait for: a number, or a date."""
+    """Seconds that the server asks to wait for: a number, or a date; at most LONGEST_PAUSE."""
     held = headers.get("retry-after-ms")
     scale = 1000.0
     if held is None:
@@ -247,11 +249,12 @@ def retry_after(headers: httpx2.Headers) -> float | None:
     if not held:
         return None
     try:
-        return max(0.0, float(held) / scale)
+        return min(LONGEST_PAUSE, max(0.0, float(held) / scale))
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(held).timestamp() - time.time())
+        wait = parsedate_to_datetime(held).timestamp() - time.time()
+        return min(LONGEST_PAUSE, max(0.0, wait))
     except (ValueError, TypeError):
         return None
 
@@ -259,14 +262,10 @@ def retry_after(headers: httpx2.Headers) -> float | None:
 def _parsed(content: bytes) -> tuple[bytes, Json]:
     """The JSON to store, on one line, and its value. Raises BrokenStream."""
     try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        try:  # NaN and Infinity, which `check` tells of; anything else fails here too
-            value = json.loads(content)
-        except (ValueError, RecursionError):
-            raise BrokenStream(
-                f"a body of {len(content)} bytes that is not JSON ({error.msg})"
-            ) from None
+        value = loads(content)
+    except (ValueError, RecursionError) as error:
+        told = " ".join(str(error).split())[:120]
+        raise BrokenStream(f"a body of {len(content)} bytes that is not JSON ({told})") from None
     if not isinstance(value, dict):
         raise BrokenStream("a body that is no JSON object")
     # a line end in JSON is white space (inside a string it would be escaped)

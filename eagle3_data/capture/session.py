@@ -17,7 +17,7 @@ import orjson
 
 from eagle3_data.capture.ids import WAYS, ask_for_ids
 from eagle3_data.capture.jobs import Survey
-from eagle3_data.capture.journal import Journal, JournalError
+from eagle3_data.capture.journal import Journal, JournalError, loads
 from eagle3_data.capture.limit import Adaptive, Fixed
 from eagle3_data.capture.pool import Lane
 from eagle3_data.capture.request import Json
@@ -108,7 +108,7 @@ def refuse_foreign(journal: Journal, survey: Survey, common: Json) -> None:
 
 def _differences(first: bytes | None, common: Json) -> list[str]:
     """`temperature 0.7, now 1.0` for each setting of the first row that is another now."""
-    request: Any = orjson.loads(first).get("request") if first else None
+    request: Any = loads(first).get("request") if first else None
     if not isinstance(request, dict):
         return []
     names = sorted((request.keys() | common.keys()) - _ROAD)

@@ -184,7 +184,8 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(int(part) for part in text.split(","))
+        # in order: engines sort the ids they read, and a drafter must learn that order
+        return tuple(sorted(int(part) for part in text.split(",")))
     except ValueError:
         raise UsageFault(
             f"--layers {text}: write numbers with commas, for example 1,14,26"

@@ -171,6 +171,9 @@ def finetune(
         "fc_norm": fc_norm,
         "norm_output": norm_output,
     }
+    for name, source in (("--target", target), ("--init", init)):
+        if source is not None and Path(source).resolve() == out.resolve():
+            raise UsageFault(f"{out} is the folder of {name}, which a run would write over")
     settings = Settings(
         epochs=epochs,
         steps=drafts,

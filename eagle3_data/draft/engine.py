@@ -105,12 +105,17 @@ class Engine:
                 f"{self.base_url} answers without hidden states: start vLLM with the speculative"
                 ' method "extract_hidden_states" and a connector (see docs/extract.md)'
             )
-        read, found = _written(Path(told["hidden_states_path"]))
+        path = Path(told["hidden_states_path"])
+        read, found = _written(path)
         if read.tolist() != body["prompt"]:
             raise StatesError(
                 f"{self.base_url} read {len(read)} ids that are not the {len(ids)} that were sent"
                 " (HID001): does it add special tokens?"
             )
+        # only now: a path that the server names may be any file, and this one holds what we asked
+        for one in (path, _lock(path)):
+            with contextlib.suppress(OSError):
+                one.unlink()
         wanted = [len(ids), len(output_of) + 1, self.target.hidden_size]
         if list(found.shape) != wanted:
             raise StatesError(
@@ -179,14 +184,14 @@ def _asked(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _written(path: Path) -> tuple[Tensor, Tensor]:
-    """Ids and states of a file of the connector, which is removed. Raises StatesError.
+    """Ids and states of a file of the connector. Raises StatesError.
 
     A lock beside it is held by the engine until the file is whole.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    lock = path.with_name(path.name + ".lock")
+    lock = _lock(path)
     until = time.monotonic() + WAIT_S
     try:
         while not lock.exists() and not path.exists() and time.monotonic() < until:
@@ -201,7 +206,7 @@ def _written(path: Path) -> tuple[Tensor, Tensor]:
             f"{path}, where the engine says it wrote states, can not be read ({error}): engine and"
             " this command must share that folder"
         ) from None
-    finally:
-        for one in (lock, path):
-            with contextlib.suppress(OSError):
-                one.unlink()
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")

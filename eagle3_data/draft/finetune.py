@@ -52,6 +52,11 @@ def begin(start: Start, states: States, target: Target, seed: int) -> Checkpoint
     layers = states.manifest.layers.output_of
     if start.mapping is not None:
         _same_tokenizer(start.mapping, states)
+    if list(layers) != sorted(layers):
+        raise CheckpointError(
+            f"the states hold the layers {list(layers)}: engines sort them, so no engine would"
+            " give a drafter what it learned; extract again with --layers in order"
+        )
     if start.init is not None:
         made = checkpoint.load(start.init, target)
         why = made.reads(layers)
@@ -227,7 +232,8 @@ def _claim(out: Path, identity: dict[str, Any], *, go_on: bool, overwrite: bool)
         _cut(folder / METRICS, int(resume.latest(folder).name.removeprefix("step-")))  # type: ignore[union-attr]
     elif out.exists() and any(out.iterdir()):
         begun = folder.is_dir()
-        if not (overwrite or go_on) or not (begun or (out / checkpoint.WEIGHTS).is_file()):
+        ours = begun or (overwrite and (out / checkpoint.WEIGHTS).is_file())
+        if not (overwrite or go_on) or not ours:
             step = "--resume to go on, or --overwrite to start again" if begun else "another folder"
             raise OutputError(f"{out} is not empty: pass {step}")
         for left in (out / checkpoint.WEIGHTS, out / "config.json"):

@@ -31,6 +31,8 @@ def save(trainer: Trainer, folder: Path, identity: dict[str, Any]) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     part, final = folder / ".step.part", folder / f"step-{trainer.done:08d}"
+    if (final / STATE).is_file():  # a run that was resumed from it, and stopped before a step
+        return
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     weights = {name: tensor.contiguous() for name, tensor in trainer.drafter.state_dict().items()}
@@ -47,8 +49,6 @@ def save(trainer: Trainer, folder: Path, identity: dict[str, Any]) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-    if final.exists():  # the same step, written by the run that was resumed from it
-        shutil.rmtree(final)
     part.rename(final)
     for earlier in folder.glob("step-*"):
         if earlier != final:

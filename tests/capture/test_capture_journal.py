@@ -224,3 +224,17 @@ def test_an_output_that_another_run_ends_at_this_moment(
     with pytest.raises(JournalError, match="call again"):
         open_journal(out, resume=resume)
     assert out.exists()
+
+
+@pytest.mark.parametrize("said", [b"NaN", b'"\\ud83d"'])
+def test_a_row_that_only_the_lenient_parser_reads_is_stored(out: Path, said: bytes) -> None:
+    journal = open_journal(out, resume=False)
+    journal.add(key(1), row(1, response=orjson.Fragment(b'{"said": ' + said + b"}")))
+    journal.close()
+    whole = out.read_bytes()
+    for cut in (whole, whole[:-1]):  # also without its line end
+        out.write_bytes(cut)
+        again = open_journal(out, resume=True)
+        assert again.stored == {key(1)} and again.notes == []
+        again.close()
+        assert out.read_bytes() == whole

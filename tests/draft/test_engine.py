@@ -55,6 +55,7 @@ class Double:
         path.with_name(path.name + ".lock").touch()
         if not self.faults.get("unwritten"):
             save_file(told, path)
+        path = self.faults.get("names", path)
         params = None if self.faults.get("plain") else {"hidden_states_path": str(path)}
         return {"choices": [{"text": "x"}], "kv_transfer_params": params}
 
@@ -166,6 +167,20 @@ def test_an_engine_that_captures_other_layers_is_named(tmp_path, shards, forward
     double.faults = {"ids": [1, 3, 5, DEPTH - 1]}
     done = extract(shards, connect(double.url, "tiny", checker=forward), tmp_path, CHOICE)
     assert [finding.code for finding in done.findings] == ["HID007"]
+
+
+def test_a_file_that_the_engine_only_names_is_left_alone(tmp_path, shards, forward, double) -> None:
+    mine = tmp_path / "diary.txt"
+    mine.write_text("dear diary")
+    double.faults = {"names": mine}
+    with pytest.raises(StatesError, match="can not be read"):
+        extract(shards, connect(double.url, "tiny", checker=forward), tmp_path / "out", CHOICE)
+    other = tmp_path / "other.safetensors"
+    save_file({"token_ids": torch.tensor([1]), "hidden_states": torch.zeros(1)}, other)
+    double.faults = {"names": other}
+    with pytest.raises(StatesError, match="not the"):
+        extract(shards, connect(double.url, "tiny", checker=forward), tmp_path / "out", CHOICE)
+    assert mine.read_text() == "dear diary" and other.is_file()
 
 
 def test_what_is_no_vllm_is_refused(double, forward) -> None:

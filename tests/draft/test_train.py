@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -309,6 +310,13 @@ def test_a_folder_that_is_not_of_this_run_is_left_alone(place, states, tmp_path)
         with pytest.raises(OutputError, match="not empty"):
             run(place, out, states, **options)
     assert [path.name for path in out.iterdir()] == ["notes.txt"]
+    theirs = tmp_path / "theirs"
+    run(place, theirs, states)
+    shutil.rmtree(theirs / "training")  # as a drafter that was downloaded
+    held = (theirs / "model.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="not empty: pass another folder"):
+        run(place, theirs, states, go_on=True)
+    assert (theirs / "model.safetensors").read_bytes() == held
     done = tmp_path / "done"
     run(place, done, states)
     with pytest.raises(OutputError, match="not empty: pass --resume"):
