@@ -23,5 +23,5 @@ def needed(*packages: str) -> Iterator[None]:
         if error.name not in packages:
             raise  # a fault inside a package that is there
         raise ExtraMissing(
-            f"capturing needs the package {error.name}: pip install 'eagle3-data[capture]'"
+            f"capturing needs the package {error.name}: pip install '.[capture]' in the checkout"
         ) from None

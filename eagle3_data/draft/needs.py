@@ -18,5 +18,5 @@ def need_torch(command: str) -> None:
     if missing:
         raise TorchMissing(
             f"{command} needs {', '.join(missing)}, which a plain install leaves out:"
-            " pip install 'eagle3-data[torch]'"
+            " pip install '.[torch]' in the checkout"
         )

@@ -117,7 +117,7 @@ def twin(reference: Tokenizer, sample: Sequence[str], prompts: Sequence[str] = (
     try:
         fast = FastTokenizer(reference, _load(reference), note=reference.note)
     except ImportError:
-        return _stay(reference, "fastokens is not installed (pip install 'eagle3-data[fast]')")
+        return _stay(reference, "fastokens is not installed (pip install '.[fast]')")
     except (
         Exception
     ) as error:  # a Rust panic arrives as BaseException and is not meant to be caught

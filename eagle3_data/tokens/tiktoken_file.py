@@ -202,7 +202,7 @@ def read_ranks(file: Path) -> dict[bytes, int]:
         import tiktoken  # noqa: F401
     except ImportError as error:
         raise TokenizerError(
-            f"{file}: rank files need the `tiktoken` extra: pip install 'eagle3-data[tiktoken]'"
+            f"{file}: rank files need the `tiktoken` extra: pip install '.[tiktoken]'"
         ) from error
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):

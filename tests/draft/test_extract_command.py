@@ -123,7 +123,7 @@ def test_without_torch_it_says_how_to_install_it(room, tmp_path, monkeypatch) ->
     monkeypatch.setattr(needs, "find_spec", lambda n: None if n == "torch" else find_spec(n))
     code, _, noted = call(room, tmp_path / "states")
     assert code == 2
-    assert "extract needs torch" in noted and "pip install 'eagle3-data[torch]'" in noted
+    assert "extract needs torch" in noted and "pip install '.[torch]'" in noted
 
 
 @pytest.fixture(scope="module")

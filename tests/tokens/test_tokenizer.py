@@ -206,7 +206,7 @@ def test_without_fastokens_the_reference_stays(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "fastokens", None)
     kept = faster(smollm(), ["some text"])
     assert kept.backend == "tokenizers"
-    assert kept.note.startswith("fastokens is not installed (pip install 'eagle3-data[fast]')")
+    assert kept.note.startswith("fastokens is not installed (pip install '.[fast]')")
 
 
 def test_small_inputs_do_not_pay_for_the_fast_twin() -> None:

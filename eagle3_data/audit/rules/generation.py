@@ -256,3 +256,16 @@ def ended_by_stop_string(r: Columns) -> pl.Expr:
     text = r.stop_reason.is_not_null() & ~r.stop_reason.str.contains(r"^\[?-?\d+\]?$")
     stopped = r.finish_reason.is_in(STOPPED) & text & (r.stop_reason != "repetition_detected")
     return stopped.fill_null(False) | r.finish_reason.is_in(STOP_STRING)
+
+
+@rule("GEN014", "nothing-said", severity=Severity.ERROR, at="/response")
+def nothing_said(r: Columns) -> pl.Expr:
+    """The record holds no thought, no answer and no tool call.
+
+    Why it matters: whatever the model sampled is not in the file. A client that reads the wrong
+    field, or a cut inside the thought beside such a client, leaves these.
+    What to do: look at the keys that the server uses (`eagle3-data probe` tells them), capture
+    again.
+    Not flagged: rows with captured ids, which are the text.
+    """
+    return r.answered & ~r.has_answer & ~r.has_reasoning & ~r.ids_captured
