@@ -233,7 +233,10 @@ def _live(
     if counted is None and drafts is None:
         live.warnings.append("the engine does not tell how many tokens it drafts, 3 assumed")
     if drafts is not None and counted not in (None, drafts):
-        live.warnings.append(f"the engine counts {counted} drafted tokens a step, not {drafts}")
+        raise UsageFault(
+            f"--drafts {drafts}: the engine drafts {counted} tokens a step, and lengths over"
+            " different numbers can not be compared; leave the option out"
+        )
     if not quiet:
         console.note(f"loading {target}")
     forward = load_target(str(target), **load)

@@ -118,7 +118,13 @@ async def run(
             return found
         after = await _settled(client, server, kind)
         found.said = [await _ids(answer, client, server) for answer in answers]
-        found.counted = _counted(found, before, after, answers)
+        if (before is None) != (after is None):
+            raise LiveError(
+                f"{server.root}/metrics could be read {'after' if before is None else 'before'} the"
+                " run and not at its other end: only the difference of both tells of this run; try"
+                " again"
+            )
+        found.counted = _counted(found, before or Scrape(), after or Scrape(), answers)
     return found
 
 
@@ -182,9 +188,12 @@ async def _health(client: AsyncOpenAI, server: Server) -> bool:
     return status == 200
 
 
-async def _scrape(client: AsyncOpenAI, server: Server, kind: Kind) -> Scrape:
+async def _scrape(client: AsyncOpenAI, server: Server, kind: Kind) -> Scrape | None:
+    """The counters, empty where an engine has none; None when they could not be read."""
     try:
         status, page = await read_bytes(client, f"{server.root}/metrics")
+        if status >= 500:
+            return None
         found = scrape(page.decode("utf-8", "replace")) if status == 200 else Scrape()
         if kind is Kind.SGLANG:
             for name in ("server_info", "get_server_info"):
@@ -193,10 +202,10 @@ async def _scrape(client: AsyncOpenAI, server: Server, kind: Kind) -> Scrape:
                     return Scrape(length=told_length(page.decode("utf-8", "replace")))
         return found
     except ServerFault:
-        return Scrape()
+        return None
 
 
-async def _settled(client: AsyncOpenAI, server: Server, kind: Kind) -> Scrape:
+async def _settled(client: AsyncOpenAI, server: Server, kind: Kind) -> Scrape | None:
     """The counters once they stand still: engines write them behind the last answer."""
     last = await _scrape(client, server, kind)
     for _ in range(LOOKS):

@@ -274,7 +274,9 @@ class Handler(BaseHTTPRequestHandler):
             "/health": {},
             "/server_info": {"version": "0.5", "internal_states": [{"avg_spec_accept_length": 2}]},
         }
-        if self.path == "/metrics":
+        if self.path == "/metrics" and self.engine.faults.pop("first_metrics_fails", False):
+            self._send(500, b"")
+        elif self.path == "/metrics":
             self._send(200, self.engine.metrics().encode())
         elif self.path in pages:
             self._send(200, json.dumps(pages[self.path]).encode())

@@ -185,6 +185,20 @@ def test_speculation_that_is_off(made: World, serve: Any, prompts: Path) -> None
     assert "verdict: speculation is off" in result.stdout
 
 
+def test_counters_that_were_read_at_one_end_only(made: World, serve: Any, prompts: Path) -> None:
+    engine = serve(made.drafter, first_metrics_fails=True)
+    result = ran(made, made.drafter, engine, prompts, "--limit", "2")
+    assert result.exit_code == 2
+    assert "could be read after the run and not at its other end" in " ".join(result.stderr.split())
+
+
+def test_another_number_of_drafts_is_refused(made: World, serve: Any, prompts: Path) -> None:
+    engine = serve(made.drafter)
+    result = ran(made, made.drafter, engine, prompts, "--limit", "2", "--drafts", "2")
+    assert result.exit_code == 2
+    assert "--drafts 2: the engine drafts 3 tokens a step" in " ".join(result.stderr.split())
+
+
 def test_others_at_the_engine_and_a_busy_one(made: World, serve: Any, prompts: Path) -> None:
     engine = serve(made.drafter, busy=True, others=20)
     found = told(ran(made, made.drafter, engine, prompts, "--json", "--max-tokens", "20"))
