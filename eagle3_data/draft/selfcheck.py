@@ -146,7 +146,9 @@ class SelfCheck:
                 twice = share(few, 1, lambda states: states.float() / weight)
                 others["the last norm was applied twice"] = (rules.NORM_TWICE, twice)
         cause, (code, better) = max(others.items(), key=lambda entry: entry[1][1])
-        if better > right + max(0.1, 3 * (0.5 / count) ** 0.5):
+        # a cause must bring what a right target brings: untrained weights that are tied to the
+        # embedding find the token before, and nothing is shifted there
+        if better >= RARE and better > right + max(0.1, 3 * (0.5 / count) ** 0.5):
             detail = f"the head finds {right:.3f} of {count} sampled tokens"
             yield code, "final", f"{detail}; {better:.3f} when {cause}"
 

@@ -184,7 +184,11 @@ def test_varied_differences_are_about_tokenizer_or_profile() -> None:
         " look at the profile"
     )
     differs = named("prompt-ids-differ", "TOK006", lambda r: r.line > 0)
-    assert [d.name for d in told([{}] * 20, differs)] == ["wrong-profile-or-tokenizer"]
+    captured = {"prompt_len": 9, "prompt_tokens": 9, "prompt_source": "captured"}
+    (found,) = told([captured] * 20, differs)
+    assert found.name == "wrong-profile-or-tokenizer"
+    assert found.title.startswith("nearly no prompt is as it was sent")
+    assert found.evidence == ("20 of 20 rendered prompts differ from what the server was fed",)
 
 
 def test_a_lost_thought_is_not_told_again_as_a_wrong_tokenizer() -> None:

@@ -97,18 +97,26 @@ def wrong_tokenizer(case: Case) -> Found | None:
         wrong.height >= max(ENOUGH, MOSTLY_WRONG * compared.height)
         and commonest < VARIED * wrong.height
     )
-    if varied:
-        rows = wrong
-    elif prompts.height >= max(ENOUGH, NEARLY_ALL * case.records.height):
-        rows = prompts
-    else:
-        return None
+    title = "the counts differ nearly everywhere, by no fixed amount: tokenizer or profile is wrong"
     evidence = [
         f"{wrong.height:,} of {compared.height:,} compared records contradict their count",
         f"differences (rebuilt minus counted): {several(compared['count_delta'])}, …",
     ]
-    counted = rows.filter(
-        pl.col("prompt_len").is_not_null() & pl.col("prompt_tokens").is_not_null()
+    if varied:
+        rows = wrong
+    elif prompts.height >= max(ENOUGH, NEARLY_ALL * case.records.height):
+        rows = prompts
+        title = "nearly no prompt is as it was sent: tokenizer, template or profile is wrong"
+        evidence = [
+            f"{prompts.height:,} of {case.records.height:,} rendered prompts differ from what the"
+            " server was fed"
+        ]
+    else:
+        return None
+    counted = rows.filter(  # captured prompt ids have the counted length whatever the tokenizer is
+        pl.col("prompt_len").is_not_null()
+        & pl.col("prompt_tokens").is_not_null()
+        & pl.col("prompt_source").cast(pl.String).ne_missing("captured")
     )
     if counted.height:
         equal = counted.filter(pl.col("prompt_len") == pl.col("prompt_tokens")).height
@@ -120,7 +128,7 @@ def wrong_tokenizer(case: Case) -> Found | None:
     name = case.profile.name
     return case.found(
         "wrong-profile-or-tokenizer",
-        "the counts differ nearly everywhere, by no fixed amount: tokenizer or profile is wrong",
+        title,
         evidence,
         f"Check --tokenizer (models in the file: {several(rows['model']) or 'not named'}) and"
         f" --profile (in force: {name}); `eagle3-data profile check {name} --tokenizer DIR` proves"
