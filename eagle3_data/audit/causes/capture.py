@@ -11,6 +11,7 @@ from eagle3_data.audit.causes.coupling import (
     CLOSING_MARKER_ONLY,
     FOREIGN_MARKERS,
     KEY_RENAMED,
+    NOTHING_SAID,
     THOUGHT_COUNTED,
     THOUGHT_FOLLOWS,
     THOUGHT_IN_CONTENT,
@@ -70,6 +71,8 @@ def lost_thought(case: Case) -> Found | None:
         f"The text was never stored, so no repair is possible: {remedy}, then capture these"
         " records again (`eagle3-data check FILES --quarantine DIR` puts them into one file)."
     )
+    if rows.filter(case.fired(NOTHING_SAID)).height:  # cut inside the thought: no answer either
+        rules = (*rules, *NOTHING_SAID)
     return case.found(
         name,
         title,

@@ -19,6 +19,7 @@ THOUGHT_COUNTED: Final[Names] = (
     "reasoning-counted-but-missing",
 )
 THOUGHT_FOLLOWS: Final[Names] = ("thought-missing-in-some",)
+NOTHING_SAID: Final[Names] = ("nothing-said",)
 KEY_RENAMED: Final[Names] = ("reasoning-key-changes",)
 PROMPT_DIFFERS: Final[Names] = ("prompt-ids-differ", "prompt-count-differs")
 PROMPT_NOT_BUILT: Final[Names] = ("prompt-not-built",)
