@@ -1,5 +1,5 @@
-"""Run by `test_extract_command`: extractions that end early, each in a process of its own (a fork of
-one that has run torch may wait for threads that it does not have).
+"""Run by `test_extract_command`: extractions that end early, each in a process of its own (a fork
+of one that has run torch may wait for threads that it does not have).
 
     python killing_extract.py SHARDS TARGET ROOM
 
