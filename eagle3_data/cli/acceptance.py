@@ -8,7 +8,6 @@ one request before all others, and to name the fault whose numbers fit.
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -191,6 +190,7 @@ def _live(
     quiet: bool,
 ) -> tuple[Judgement, str]:
     """Measure, walk, judge. Returns the verdict and the text for people."""
+    import asyncio  # 25 ms, which --help need not take
     from dataclasses import replace
 
     from eagle3_data.draft.needs import need_torch

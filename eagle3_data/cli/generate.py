@@ -7,7 +7,6 @@ interrupted. It promises that the same command with --resume goes on wherever a 
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -176,6 +175,8 @@ def generate(
         json=json,
         quiet=quiet,
     )
+    import asyncio  # 25 ms, which --help need not take
+
     raise typer.Exit(asyncio.run(call.run()))
 
 

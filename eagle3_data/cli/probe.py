@@ -7,7 +7,6 @@ model can not act on the terminal.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +56,8 @@ def probe(
       eagle3-data probe --base-url http://127.0.0.1:8000/v1 --tokenizer ./Qwen3-8B
       eagle3-data probe --base-url http://127.0.0.1:8000/v1 --thinking off --json
     """
+    import asyncio  # 25 ms, which --help need not take
+
     found, notes = asyncio.run(
         _probe(base_url, model, profile, tokenizer, chat_template, thinking, api_key_env, timeout)
     )
