@@ -16,7 +16,7 @@ import orjson
 import torch
 
 from eagle3_data.draft.train import Trainer
-from eagle3_data.shards.manifest import canonical, flattened
+from eagle3_data.shards.manifest import canonical, differing
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
@@ -68,12 +68,7 @@ def restore(trainer: Trainer, path: Path, identity: dict[str, Any]) -> None:
 
     try:
         body = orjson.loads((path / STATE).read_bytes())
-        theirs, ours = flattened(body["identity"]), flattened(orjson.loads(canonical(identity)))
-        other = [
-            f"{key}: {theirs.get(key, 'not set')} → {ours.get(key, 'not set')}"
-            for key in sorted(theirs.keys() | ours.keys())
-            if theirs.get(key) != ours.get(key)
-        ]
+        other = differing(body["identity"], orjson.loads(canonical(identity)))
         if other:
             raise ResumeError(
                 f"{path} is of another run ({'; '.join(other[:4])}): give the same options, or pass"

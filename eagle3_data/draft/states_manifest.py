@@ -15,7 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from eagle3_data.draft.packing import Packing
-from eagle3_data.shards.manifest import MANIFEST, canonical, flattened
+from eagle3_data.shards.manifest import MANIFEST, canonical, differing
 from eagle3_data.shards.schema import MASK_CONVENTION, ShardFacts
 
 SCHEMA_VERSION = 1
@@ -111,13 +111,7 @@ class Identity(_Part):
 
     def differences(self, other: Identity) -> list[str]:
         """`key: theirs → ours` for every entry that differs, `self` being theirs."""
-        mine = flattened(self.model_dump(mode="json"))
-        yours = flattened(other.model_dump(mode="json"))
-        return [
-            f"{key}: {mine.get(key, 'not set')} → {yours.get(key, 'not set')}"
-            for key in sorted(mine.keys() | yours.keys())
-            if mine.get(key) != yours.get(key)
-        ]
+        return differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
 
 
 class StateFile(_Part):

@@ -67,13 +67,7 @@ class Identity(_Part):
 
     def differences(self, other: Identity) -> list[str]:
         """`key: theirs → ours` for every entry that differs, `self` being theirs."""
-        mine = flattened(self.model_dump(mode="json"))
-        yours = flattened(other.model_dump(mode="json"))
-        return [
-            f"{key}: {mine.get(key, 'not set')} → {yours.get(key, 'not set')}"
-            for key in sorted(mine.keys() | yours.keys())
-            if mine.get(key) != yours.get(key)
-        ]
+        return differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
 
 
 class Manifest(_Part):
@@ -166,6 +160,16 @@ def _reason(error: Exception) -> str:
         first = error.errors()[0]
         return f"{'/'.join(map(str, first['loc']))}: {first['msg']}"
     return str(error)
+
+
+def differing(theirs: JsonValue, ours: JsonValue) -> list[str]:
+    """`key: theirs → ours` for every entry that differs between two JSON objects."""
+    mine, yours = flattened(theirs), flattened(ours)
+    return [
+        f"{key}: {mine.get(key, 'not set')} → {yours.get(key, 'not set')}"
+        for key in sorted(mine.keys() | yours.keys())
+        if mine.get(key) != yours.get(key)
+    ]
 
 
 def flattened(value: Any, key: str = "") -> dict[str, str]:
