@@ -223,5 +223,5 @@ def test_ranks_of_an_unknown_family_are_refused(tmp_path: Path) -> None:
 
 def test_without_tiktoken_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)
-    with pytest.raises(TokenizerError, match=r"pip install 'eagle3-data\[tiktoken\]'"):
+    with pytest.raises(TokenizerError, match=r"pip install '\.\[tiktoken\]'"):
         open_ranks(RANKS, pattern=PAT_STR, special_tokens=SPECIAL)
