@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eagle3_data.cli import console, options
-from eagle3_data.cli.finetune import Device, Dtype, States, Target, chosen
+from eagle3_data.cli.finetune import Device, Dtype, Target, chosen
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,7 +28,9 @@ TITLES = {"kind": "drafted first", "bucket": "position", "file": "source"}
 
 def evaluate(
     draft: Annotated[Path, typer.Argument(metavar="DRAFT", help="Folder of the drafter.")],
-    states: States,
+    states: Annotated[
+        Path, typer.Argument(metavar="STATES", help="Folder of states that extract wrote.")
+    ],
     target: Target = None,
     drafts: Annotated[
         int, typer.Option(min=1, metavar="K", help="Tokens drafted in each step.")
@@ -80,7 +82,7 @@ def evaluate(
     from eagle3_data.draft.target import target_of
 
     opened = open_states(states)
-    model = target_of(opened.manifest, target)
+    model = target_of(opened.identity, target)
     with counting(not quiet) as told:
         found = walk(
             load(draft, model),

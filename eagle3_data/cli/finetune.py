@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -22,7 +22,11 @@ from eagle3_data.cli.choices import interruptible
 from eagle3_data.cli.faults import Exit, UsageFault
 
 if TYPE_CHECKING:
-    from eagle3_data.draft import states as draft
+    from eagle3_data.draft.online import Online
+    from eagle3_data.draft.states import States
+
+
+Opened = TypeVar("Opened", "States", "Online")
 
 
 class Device(StrEnum):
@@ -53,9 +57,6 @@ ALL = "all"
 LINES = 20
 """Lines that a run prints in all, about, where no terminal is."""
 
-States = Annotated[
-    Path, typer.Argument(metavar="STATES", help="Folder of states that extract wrote.")
-]
 Target = Annotated[
     Path | None,
     typer.Option(metavar="MODEL", help="Folder of the target; where extract found it unless set."),
@@ -63,7 +64,12 @@ Target = Annotated[
 
 
 def finetune(
-    states: States,
+    states: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STATES", help="Folder of states that extract wrote; of shards with --online."
+        ),
+    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DRAFT", help="Folder for the drafter.")
     ],
@@ -76,6 +82,10 @@ def finetune(
         typer.Option(metavar="DRAFT", help="Drafter to train on; its own mapping is kept."),
     ] = None,
     target: Target = None,
+    online: Annotated[
+        bool,
+        typer.Option("--online", help="Make the states of shards while training, without a disk."),
+    ] = False,
     split: Annotated[
         str, typer.Option(metavar="NAME", help="Train on this split; all for every one.")
     ] = "train",
@@ -152,6 +162,7 @@ def finetune(
     Examples:
       eagle3-data finetune states/ -o drafter/ --mapping mapping/
       eagle3-data finetune states/ -o tuned/ --init ./Kimi-K2-eagle3 --epochs 1
+      eagle3-data finetune shards/ -o drafter/ --mapping mapping/ --online --target ./Qwen3-8B
       torchrun --nproc-per-node 8 -m eagle3_data finetune states/ -o drafter/ --mapping mapping/
     """
     from eagle3_data.draft.needs import need_torch
@@ -163,7 +174,7 @@ def finetune(
     from eagle3_data.draft.target import target_of
     from eagle3_data.draft.train import Settings
 
-    opened = open_states(states)
+    opened = straight(states, target, quiet=quiet) if online else open_states(states)
     picked = chosen(opened, split, min_grade, max_length)
     flags = {
         "norm_before_residual": norm_before_residual,
@@ -196,7 +207,7 @@ def finetune(
         ended = train(
             picked,
             out,
-            target=target_of(opened.manifest, target),
+            target=target_of(opened.identity, target),
             start=Start(mapping, init, flags),
             settings=settings,
             device=device.value,
@@ -221,9 +232,22 @@ def finetune(
         console.result(f"{out}: {_said(last)}" if last else f"{out}: complete")
 
 
-def chosen(
-    opened: draft.States, split: str, min_grade: str | None, max_length: int | None
-) -> draft.States:
+def straight(shards: Path, target: Path | None, *, quiet: bool) -> Online:
+    """Shards whose states are made when they are asked for. Raises UsageFault, StatesError."""
+    from eagle3_data.draft.forward import load
+    from eagle3_data.draft.online import online
+    from eagle3_data.shards.reader import open_shards
+
+    if target is None:
+        raise UsageFault("--online runs the target: name its folder with --target")
+    if "RANK" in os.environ:
+        raise UsageFault("--online is for one process: extract first, then train with torchrun")
+    if not quiet:
+        console.note(f"loading {target}; {shards} is forwarded once in each epoch")
+    return online(open_shards(shards), load(str(target)))
+
+
+def chosen(opened: Opened, split: str, min_grade: str | None, max_length: int | None) -> Opened:
     """The samples that the options leave. Raises UsageFault when they leave none."""
     picked = opened.where(
         split=None if split == ALL else split, min_grade=min_grade, max_length=max_length
@@ -242,13 +266,10 @@ def display(wanted: bool) -> Iterator[Callable[[dict[str, Any], int], None]]:
     """Takes rows of metrics: on a terminal the newest stands at its foot, else a line now and
     then.
     """
-    began, text, first = monotonic(), "", 0
+    began, text, first = monotonic(), "", -1
 
     def line(row: dict[str, Any], total: int) -> str:
-        nonlocal first
-        first = first or row["step"] - 1
-        passed = monotonic() - began
-        left = passed / max(row["step"] - first, 1) * (total - row["step"])
+        left = (monotonic() - began) / max(row["step"] - first, 1) * (total - row["step"])
         speed = row["tokens"] / max(row["seconds"], 1e-6)
         return (
             f"step {row['step']}/{total}  {_said(row)}  {speed:,.0f} tokens/s  {left:,.0f} s left"
@@ -262,13 +283,24 @@ def display(wanted: bool) -> Iterator[Callable[[dict[str, Any], int], None]]:
         if row["step"] % max(total // LINES, 1) == 0 or row["step"] == total:
             console.note(line(row, total))
 
+    def counted(
+        show: Callable[[dict[str, Any], int], None],
+    ) -> Callable[[dict[str, Any], int], None]:
+        def told(row: dict[str, Any], total: int) -> None:
+            nonlocal began, first
+            if first < 0:  # the model is loaded, the run may go on from an earlier one
+                began, first = monotonic() - row["seconds"], row["step"] - 1
+            show(row, total)
+
+        return told
+
     if not wanted:
         yield lambda _row, _total: None
     elif console.moving():
         with console.refreshing(lambda: text):
-            yield moving
+            yield counted(moving)
     else:
-        yield printing
+        yield counted(printing)
 
 
 def _said(row: dict[str, Any]) -> str:

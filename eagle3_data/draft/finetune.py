@@ -7,16 +7,16 @@ does not belong together (target, layers, tokenizer, mapping) is refused before 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
-import polars as pl
 import torch
 from torch import distributed
 
@@ -27,6 +27,7 @@ from eagle3_data.draft.batches import SHORTEST
 from eagle3_data.draft.checkpoint import Checkpoint, CheckpointError
 from eagle3_data.draft.mapping_files import SAFETENSORS, inherited
 from eagle3_data.draft.model import Drafter
+from eagle3_data.draft.online import Online
 from eagle3_data.draft.states import States
 from eagle3_data.draft.target import Target, shape_for
 from eagle3_data.draft.train import Settings, Teacher, Trainer, TrainError
@@ -47,9 +48,9 @@ class Start:
     flags: Mapping[str, bool] | None = None
 
 
-def begin(start: Start, states: States, target: Target, seed: int) -> Checkpoint:
+def begin(start: Start, states: States | Online, target: Target, seed: int) -> Checkpoint:
     """The drafter before its first step. Raises CheckpointError, VocabError, TensorError."""
-    layers = states.manifest.layers.output_of
+    layers = states.identity.layers.output_of
     if start.mapping is not None:
         _same_tokenizer(start.mapping, states)
     if list(layers) != sorted(layers):
@@ -62,8 +63,8 @@ def begin(start: Start, states: States, target: Target, seed: int) -> Checkpoint
         why = made.reads(layers)
         if why is not None:
             raise CheckpointError(f"{start.init} can not be trained on these states: {why}")
-        theirs = made.facts.get("tokenizer_hash", states.manifest.facts.tokenizer_hash)
-        if theirs != states.manifest.facts.tokenizer_hash:
+        theirs = made.facts.get("tokenizer_hash", states.identity.facts.tokenizer_hash)
+        if theirs != states.identity.facts.tokenizer_hash:
             raise CheckpointError(f"{start.init} was trained on ids of another tokenizer")
         if start.flags and any(start.flags.values()):
             raise CheckpointError(f"{start.init} has its own norm flags: leave the options out")
@@ -88,7 +89,7 @@ def begin(start: Start, states: States, target: Target, seed: int) -> Checkpoint
 
 
 def finetune(
-    states: States,
+    states: States | Online,
     out: Path,
     *,
     target: Target,
@@ -109,12 +110,12 @@ def finetune(
 
     Raises ValueErrors of this room for what does not belong together or can not be written.
     """
-    states = replace(states, index=states.index.filter(pl.col("seq_len") >= SHORTEST))
+    states = states.where(min_length=SHORTEST)
     if not len(states):
         raise TrainError("no sample is left to train on: look at the splits and filters")
     with processes(device) as place:
         made = begin(start, states, target, settings.seed)
-        norm = states.manifest.final_norm
+        norm = states.identity.final_norm
         teacher = Teacher(target, made.mapping, norm, place, settings.bf16)
         trainer = Trainer(made.drafter.to(place), teacher, states, settings, place)
         identity = _identity(states, made, settings, trainer.world, start)
@@ -187,22 +188,22 @@ def _agreed(stop: Callable[[], bool], trainer: Trainer) -> Callable[[], bool]:
 
 
 def _identity(
-    states: States, made: Checkpoint, settings: Settings, world: int, start: Start
+    states: States | Online, made: Checkpoint, settings: Settings, world: int, start: Start
 ) -> dict[str, Any]:
     """What makes two runs the same run."""
-    manifest = states.manifest
-    ids = states.index["sample_id"]
+    of = states.identity
+    ids = "\n".join(states.index["sample_id"]).encode()
     return {
         "data": {
-            "layers_output_of": manifest.layers.output_of,
-            "target": Path(manifest.target.id).name,
-            "target_weights": manifest.target.weights,
-            "tokenizer_hash": manifest.facts.tokenizer_hash,
-            "profile": manifest.facts.profile,
-            "states": manifest.checksum,
+            "layers_output_of": of.layers.output_of,
+            "target": Path(of.target.id).name,
+            "target_weights": of.target.weights,
+            "tokenizer_hash": of.facts.tokenizer_hash,
+            "profile": of.facts.profile,
+            "states": states.fingerprint,
             "mapping": made.mapping.fingerprint,
         },
-        "samples": {"count": len(ids), "first": ids[0], "last": ids[-1]},
+        "samples": {"count": len(states), "sha256": hashlib.sha256(ids).hexdigest()},
         "settings": asdict(settings),
         "shape": {k: v for k, v in asdict(made.drafter.shape).items() if k != "rope"},
         "start": _fingerprint(start.init),
@@ -287,7 +288,7 @@ def _write(path: Path, body: dict[str, Any]) -> None:
         draft.write(orjson.dumps(body, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _same_tokenizer(mapping: Path, states: States) -> None:
+def _same_tokenizer(mapping: Path, states: States | Online) -> None:
     """Refuse a mapping that says it was counted on ids of another tokenizer."""
     from safetensors import SafetensorError, safe_open
 
@@ -300,7 +301,7 @@ def _same_tokenizer(mapping: Path, states: States) -> None:
             told = about.get("tokenizer_hash")
     except (SafetensorError, OSError, orjson.JSONDecodeError, AttributeError):
         return  # reading it says what is wrong
-    if told not in (None, states.manifest.facts.tokenizer_hash):
+    if told not in (None, states.identity.facts.tokenizer_hash):
         raise CheckpointError(
             f"{mapping} was counted on ids of another tokenizer than the states: make it of the"
             " same shards with `vocab`"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from eagle3_data.draft.extract import Choice, identified, states
 from eagle3_data.draft.forward import Source, tensor
 from eagle3_data.draft.selfcheck import Checked, SelfCheck
-from eagle3_data.draft.states import ROW, StateSample
+from eagle3_data.draft.states import ROW, StateSample, picked
 from eagle3_data.draft.states_manifest import Identity, StatesError
 from eagle3_data.draft.states_plan import plan
 
@@ -33,10 +34,12 @@ FIRST = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Online:
-    """`index`: one row a sample, as of `States`. `identity`: what a manifest would say. The ids of
-    all samples are in memory (5 bytes a token), their states are not.
+    """`directory`: of the shards. `index`: one row a sample, as of `States`. `identity`: what a
+    manifest would say. The ids of all samples are in memory (5 bytes a token), their states are
+    not.
     """
 
+    directory: Path
     identity: Identity
     index: pl.DataFrame
     checked: Checked
@@ -47,9 +50,23 @@ class Online:
     def __len__(self) -> int:
         return self.index.height
 
-    def where(self, condition: pl.Expr) -> Self:
-        """Only samples of a condition over the columns of the index."""
-        kept = self.index.with_row_index("_at").filter(condition)
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what decides the states."""
+        return self.identity.digest
+
+    def where(
+        self,
+        *,
+        split: str | None = None,
+        min_grade: str | None = None,
+        max_length: int | None = None,
+        min_length: int | None = None,
+        condition: pl.Expr | None = None,
+    ) -> Self:
+        """As `States.where`."""
+        wanted = picked(split, min_grade, max_length, min_length, condition)
+        kept = self.index.with_row_index("_at").filter(wanted)
         samples = [self._samples[i] for i in kept["_at"].to_list()]
         return replace(self, index=kept.drop("_at"), _samples=samples)
 
@@ -88,4 +105,4 @@ def online(shards: Shards, source: Source, choice: Choice | None = None) -> Onli
     if not check.sound:
         told = "; ".join(f"{one.code} at {one.at}: {one.detail}" for one in check.findings)
         raise StatesError(f"{shards.directory}: the self-check of the first samples found {told}")
-    return Online(identity, index, seen, source, chosen, samples)
+    return Online(shards.directory, identity, index, seen, source, chosen, samples)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 import polars as pl
 
 from eagle3_data.draft.packing import Packing, unpack
-from eagle3_data.draft.states_manifest import INDEX, StateFile, StatesError, StatesManifest
+from eagle3_data.draft.states_manifest import (
+    INDEX,
+    Identity,
+    StateFile,
+    StatesError,
+    StatesManifest,
+)
 from eagle3_data.draft.states_manifest import load_manifest as load_states_manifest
 from eagle3_data.shards.journal import digest
 from eagle3_data.shards.reader import GRADES
@@ -70,18 +76,20 @@ class States:
         """Only samples of a split, of at least this grade (A is best), of a length in tokens, or of
         any condition over the columns of the index. Raises StatesError for a grade there is not.
         """
-        if min_grade is not None and min_grade not in GRADES:
-            raise StatesError(f"there is no grade {min_grade!r}: use one of {', '.join(GRADES)}")
-        conditions = [
-            None if split is None else pl.col("split") == split,
-            None
-            if min_grade is None
-            else pl.col("grade").is_in(GRADES[: GRADES.index(min_grade) + 1]),
-            None if max_length is None else pl.col("seq_len") <= max_length,
-            None if min_length is None else pl.col("seq_len") >= min_length,
-            condition,
-        ]
-        return replace(self, index=self.index.filter(*[c for c in conditions if c is not None]))
+        return replace(
+            self,
+            index=self.index.filter(picked(split, min_grade, max_length, min_length, condition)),
+        )
+
+    @property
+    def identity(self) -> Identity:
+        """What makes two extractions the same."""
+        return self.manifest.identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that is stored."""
+        return self.manifest.checksum
 
     def __len__(self) -> int:
         return self.index.height
@@ -149,6 +157,26 @@ class States:
             for file in self.manifest.files
             if digest(self.directory / file.name) != file.sha256
         ]
+
+
+def picked(
+    split: str | None,
+    min_grade: str | None,
+    max_length: int | None,
+    min_length: int | None,
+    condition: pl.Expr | None,
+) -> pl.Expr:
+    """The condition of `States.where` over the columns of an index. Raises StatesError."""
+    if min_grade is not None and min_grade not in GRADES:
+        raise StatesError(f"there is no grade {min_grade!r}: use one of {', '.join(GRADES)}")
+    conditions = [
+        None if split is None else pl.col("split") == split,
+        None if min_grade is None else pl.col("grade").is_in(GRADES[: GRADES.index(min_grade) + 1]),
+        None if max_length is None else pl.col("seq_len") <= max_length,
+        None if min_length is None else pl.col("seq_len") >= min_length,
+        condition,
+    ]
+    return pl.all_horizontal(pl.lit(True), *[c for c in conditions if c is not None])
 
 
 def open_states(directory: str | Path) -> States:

@@ -21,7 +21,7 @@ from eagle3_data.draft.model import Shape
 from eagle3_data.draft.target_identity import weights_digest
 
 if TYPE_CHECKING:
-    from eagle3_data.draft.states_manifest import StatesManifest
+    from eagle3_data.draft.states_manifest import Identity
 
 EMBEDDING, NORM, HEAD = "embed_tokens.weight", "norm.weight", "lm_head.weight"
 
@@ -78,18 +78,18 @@ def open_target(path: str | Path) -> Target:
     return Target(folder, config, first, read_tensor(norm), head)
 
 
-def target_of(manifest: StatesManifest, path: str | Path | None) -> Target:
+def target_of(identity: Identity, path: str | Path | None) -> Target:
     """The target of states: `path`, else where they say it was. Raises TargetError when it is
     another one.
     """
-    target = open_target(path or manifest.target.id)
-    ours, theirs = target.head.shape, (manifest.target.vocab_size, manifest.target.hidden_size)
+    target = open_target(path or identity.target.id)
+    ours, theirs = target.head.shape, (identity.target.vocab_size, identity.target.hidden_size)
     if tuple(ours) != theirs:
         raise TargetError(
             f"{target.folder} has a head of {list(ours)}, the states are of a target of"
             f" {list(theirs)} (vocabulary, hidden size): pass their own --target"
         )
-    if manifest.target.weights not in ("", weights_digest(target.folder)):
+    if identity.target.weights not in ("", weights_digest(target.folder)):
         raise TargetError(
             f"{target.folder} has other weights than the model that the states are of: pass their"
             " own --target"

@@ -41,7 +41,7 @@ def test_what_a_target_says_is_learned_and_the_walk_shows_it(kind: str, tmp_path
     for name, content in files(mapping, {}).items():
         (tmp_path / "mapping" / name).write_bytes(content)
     states = open_states(tmp_path / "states")
-    target = target_of(states.manifest, None)
+    target = target_of(states.identity, None)
     lengths = []
     for epochs in (1, 40):
         settings = Settings(epochs=epochs, batch_tokens=60, warmup=5, lr=4e-3, bf16=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-import polars as pl
 import pytest
 
 pytest.importorskip("torch")
@@ -47,7 +46,7 @@ def test_the_samples_are_those_of_a_folder(tmp_path, shards, forward) -> None:
         torch.testing.assert_close(one.aux, other.aux, rtol=2**-7, atol=1e-3)
         torch.testing.assert_close(one.final, other.final, rtol=2**-7, atol=1e-3)
         assert not other.aux.is_inference()  # training saves it for its backward pass
-    val = live.where(pl.col("split") == "val")
+    val = live.where(split="val")
     assert [val.sample(i).meta["split"] for i in range(len(val))] == ["val"] * 2
 
 

@@ -258,12 +258,12 @@ def test_a_mapping_of_another_size_or_tokenizer_is_refused(place, states, target
 def test_another_target_than_that_of_the_states_is_refused(states, tmp_path) -> None:
     other = target_folder(tmp_path / "t", vocab_size=120)
     with pytest.raises(TargetError, match=r"head of \[120, 16\]"):
-        target_of(states.manifest, other)
+        target_of(states.identity, other)
     same_sizes = target_folder(tmp_path / "u", seed=8)
     with pytest.raises(TargetError, match="other weights"):
-        target_of(states.manifest, same_sizes)
+        target_of(states.identity, same_sizes)
     with pytest.raises(TargetError, match="pass --target"):
-        target_of(states.manifest, None)  # "tiny" is no folder here
+        target_of(states.identity, None)  # "tiny" is no folder here
 
 
 def test_a_warm_start_keeps_its_mapping_and_refuses_another(

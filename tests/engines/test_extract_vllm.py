@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from room import PROMPTS, ROOT, TOKENIZER, Rack, keep
+from room import PROMPTS, TOKENIZER, Rack, keep
 from room import command as called
 
 from engines import serve
@@ -36,38 +35,9 @@ def base_url(target, rack: Rack, tmp_path_factory: pytest.TempPathFactory) -> It
     """A vLLM that extracts what enters layers 2, 15, 27 and what the last one puts out."""
     rack.clear()
     room = tmp_path_factory.mktemp("extracting")
-    port = serve.free_port()
-    how = serve.command(Engine.VLLM, Setup.NONE, port)
-    ids = [*(k + 1 for k in LAYERS), 30]
-    speculation = {
-        "method": "extract_hidden_states",
-        "num_speculative_tokens": 1,
-        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": ids}},
-    }
-    transfer = {
-        "kv_connector": "CPUHiddenStatesConnector",
-        "kv_connector_module_path": "cpu_hidden_states_connector",
-        "kv_role": "kv_producer",
-        "kv_connector_extra_config": {"shared_storage_path": str(room)},
-    }
-    more = ["--no-enable-prefix-caching", "--speculative-config", json.dumps(speculation)]
-    more += ["--kv-transfer-config", json.dumps(transfer)]
-    log = room / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*how.arguments, *more],
-            cwd=how.folder,
-            env=how.environment | {"PYTHONPATH": str(ROOT / "engines")},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        serve.wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        serve.stop(process)
+    more = serve.extracting([*(k + 1 for k in LAYERS), 30], room)
+    with serve.running(Engine.VLLM, Setup.NONE, log=room / "log", more=more) as server:
+        yield server.base_url
 
 
 def test_vllm_and_transformers_give_the_same_states(tmp_path, target, base_url) -> None:
