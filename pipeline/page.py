@@ -22,7 +22,7 @@ killed goes on where it ended. The field that a client misread, with a thinking 
 
 def page(done: Mapping[str, Any], cores: int) -> str:
     """The page."""
-    parts = [HEAD, road(done, cores), agreement(done)]
+    parts = [HEAD, road(done, cores), agreement(done), splits(done)]
     if any(f"fault-{name}" in done for name in FAULTS):
         parts.append(planted(done))
     if "fault-markers" in done:
@@ -33,14 +33,14 @@ def page(done: Mapping[str, Any], cores: int) -> str:
 def road(done: Mapping[str, Any], cores: int) -> str:
     """What each step made of what it got."""
     said = {name: one["said"] for name, one in done.items() if "said" in one}
-    report, manifest = said["check"], said["extract"]
+    report, manifest = said["check"], said["extract"]["manifest"]
     ledger, codes = report["ledger"], [f"{r['code']} {r['count']}" for r in report["rules"]]
     grades = ", ".join(f"{one['count']} {one['grade']}" for one in report["grades"])
     vocab, checked, walk = said["vocab"], manifest["checked"], said["evaluate"]["walk"]
     train = done["finetune"]
     covered = vocab["coverage"][0]["coverage"]
     rows = [
-        ("generate", f"{ledger['lines']} answers of at most 160 tokens, greedy, 16 in flight"),
+        ("generate", f"{ledger['lines']} answers of at most 128 tokens, greedy, 64 in flight"),
         (
             "check",
             f"grades: {grades}; kept {ledger['kept']}, put apart {ledger['quarantined']}"
@@ -69,7 +69,7 @@ def road(done: Mapping[str, Any], cores: int) -> str:
         ),
         (
             "finetune",
-            f"{train['tokens']:,} tokens in {train['said']['steps']} steps; loss of the"
+            f"{train['tokens']:,} tokens in {train['said']['last']['step']} steps; loss of the"
             f" first draft {train['loss'][0]} → {train['loss'][1]}",
         ),
         (
@@ -124,6 +124,22 @@ def agreement(done: Mapping[str, Any]) -> str:
         f" most {most:.3f} in a P_k.\n"
     )
     return "\n".join(lines)
+
+
+def splits(done: Mapping[str, Any]) -> str:
+    """What `evaluate` says of the held-out samples, by position, and what stopped the steps."""
+    said = done["evaluate"]["said"]
+    lines = [
+        "Offline, by the position in the answer where a step starts:\n",
+        "| position | P_1 | P_2 | P_3 | acceptance length | steps |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {triple(one)} | {one['acceptance_length']:.3f} | {one['steps']:,.0f} |"
+        for name, one in said["splits"]["bucket"].items()
+    ]
+    causes = ", ".join(f"{name} {share:.1%}" for name, share in said["causes_of_rejection"].items())
+    return "\n".join([*lines, f"\nWhat stopped a step first: {causes}.\n"])
 
 
 def planted(done: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eagle3_data.cli import console, options
-from eagle3_data.cli.finetune import Device, Dtype, Target, chosen
+from eagle3_data.cli.finetune import ALL, Device, Dtype, Target, chosen
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,10 +97,29 @@ def evaluate(
             seed=seed,
             told=told,
         )
+    if not quiet:
+        for text in warned(found, split):
+            console.note(f"note: {text}")
     if json:
         console.data(found.to_dict())
     else:
         console.result(console.visible(table(found)))
+
+
+def warned(found: Evaluation, split: str) -> Iterator[str]:
+    """What makes the numbers worth less than they look."""
+    if split in ("train", ALL):
+        yield (
+            f"--split {split} holds samples that `finetune` trains on unless told otherwise:"
+            " a drafter does better on those than on anything else"
+        )
+    if found.walk.length_interval is None:
+        yield "one conversation gives no interval: evaluate more of them"
+    if not sum(found.walk.p):
+        yield (
+            "no draft was accepted: these states do not reach the drafter, or it was never"
+            " trained; `lint` reads its files"
+        )
 
 
 @contextmanager

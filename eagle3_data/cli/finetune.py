@@ -261,8 +261,11 @@ def chosen(opened: Opened, split: str, min_grade: str | None, max_length: int | 
     return picked
 
 
+Shown = Callable[[dict[str, Any], int], None]
+
+
 @contextmanager
-def display(wanted: bool) -> Iterator[Callable[[dict[str, Any], int], None]]:
+def display(wanted: bool) -> Iterator[Shown]:
     """Takes rows of metrics: on a terminal the newest stands at its foot, else a line now and
     then.
     """

@@ -33,6 +33,8 @@ class Cause(StrEnum):
 
 CAUSES = tuple(Cause)
 DRAWS, SHARE = 2000, 0.95
+DRAWN_AT_ONCE = 4_000_000
+"""Counts in memory: all 2,000 draws of 100,000 conversations would take 1.6 GB."""
 BUCKETS = (1, 32, 128, 512, 2048)
 """Starts of the ranges of positions in an answer."""
 
@@ -156,7 +158,12 @@ def walked(rows: pl.DataFrame, drafts: int, *, seed: int | None = None) -> Count
     if seed is None or len(each) < 2:
         return Counts(float(total[0]), p)
     random = np.random.default_rng(seed)
-    drawn = random.multinomial(len(each), np.full(len(each), 1 / len(each)), size=DRAWS) @ each
+    chances = np.full(len(each), 1 / len(each))
+    at_once = max(1, DRAWN_AT_ONCE // len(each))
+    sizes = [min(at_once, DRAWS - first) for first in range(0, DRAWS, at_once)]
+    drawn = np.concatenate(
+        [random.multinomial(len(each), chances, size=size) @ each for size in sizes]
+    )
     drawn = drawn[drawn[:, 0] > 0]
     shares = drawn[:, 1:] / drawn[:, :1]
     tails = [(1 - SHARE) / 2, (1 + SHARE) / 2]

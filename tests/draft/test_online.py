@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -9,14 +10,19 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
-from tiny import LAYERS, loaded, saved, spoken
+from tiny import DEPTH, LAYERS, VOCAB, loaded, saved, spoken
+from typer.testing import CliRunner
 
+from eagle3_data.cli.app import app
 from eagle3_data.draft.extract import Choice, extract
 from eagle3_data.draft.forward import Forward
+from eagle3_data.draft.mapping import choose
+from eagle3_data.draft.mapping_files import files
 from eagle3_data.draft.online import online
 from eagle3_data.draft.states import open_states
-from eagle3_data.draft.states_manifest import StatesError
+from eagle3_data.draft.states_manifest import StatesError, usual_layers
 
 CHOICE = Choice(layers=LAYERS, limit=6)
 
@@ -58,3 +64,26 @@ def test_a_fault_is_told_before_the_first_sample(shards, forward) -> None:
     shifted = Shifted(**{f.name: getattr(forward, f.name) for f in fields(Forward)})
     with pytest.raises(StatesError, match="HID004 at final"):
         online(shards, shifted, CHOICE)
+
+
+def test_a_drafter_is_trained_without_a_disk(tmp_path) -> None:
+    target = saved(tmp_path / "target")
+    spoken(tmp_path / "shards", loaded(target), 8)
+    counts = np.ones(VOCAB, dtype=np.int64)
+    (tmp_path / "mapping").mkdir()
+    for name, content in files(choose(counts, 60, np.array([2])), {}).items():
+        (tmp_path / "mapping" / name).write_bytes(content)
+    words = ["finetune", tmp_path / "shards", "-o", tmp_path / "drafter", "--online"]
+    words += ["--mapping", tmp_path / "mapping", "--epochs", 1, "--device", "cpu"]
+    named = ["--target", target]
+    refused = CliRunner().invoke(app, [str(word) for word in words])
+    assert (refused.exit_code, "name its folder with --target" in refused.stderr) == (2, True)
+    result = CliRunner().invoke(app, [str(word) for word in [*words, *named]])
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "drafter", "mapping", "shards", "target",
+    ]  # fmt: skip
+    config = json.loads((tmp_path / "drafter" / "config.json").read_text())
+    assert config["eagle3_data"]["layers_output_of"] == usual_layers(DEPTH)
+    resumed = CliRunner().invoke(app, [str(word) for word in [*words, *named, "--resume"]])
+    assert (resumed.exit_code, resumed.stdout) == (0, f"{tmp_path / 'drafter'}: complete\n")
