@@ -59,15 +59,16 @@ FORMS = (
 )
 
 
-def prompts(
-    captured: int, held_out: int
-) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+Row = dict[str, object]
+
+
+def prompts(captured: int, held_out: int) -> tuple[list[Row], list[Row]]:
     """Rows with an id and one user turn. Raises ValueError when there are not as many."""
     texts = [form.format(*pair) for form, *slots in FORMS for pair in product(*slots)]
     if captured + held_out > len(texts):
         raise ValueError(f"{captured + held_out:,} prompts are wanted, there are {len(texts):,}")
     random.Random(SEED).shuffle(texts)
-    rows: list[dict[str, object]] = [
+    rows: list[Row] = [
         {"id": f"prompt-{i:04}", "messages": [{"role": "user", "content": text}]}
         for i, text in enumerate(texts)
     ]

@@ -131,7 +131,7 @@ def extract(
         raise UsageFault("--light-check is for --backend vllm: leave it out")
     opened = open_shards(shards)
     choice = Choice(
-        layers=_numbers(layers),
+        layers=numbers(layers),
         split=split,
         min_grade=min_grade,
         limit=limit,
@@ -180,7 +180,8 @@ def extract(
     raise typer.Exit(Exit.CLEAN if done.sound else Exit.FINDINGS)
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
+def numbers(text: str | None) -> tuple[int, ...] | None:
+    """The layers of --layers. Raises UsageFault."""
     if text is None:
         return None
     try:

@@ -86,6 +86,10 @@ def finetune(
         bool,
         typer.Option("--online", help="Make the states of shards while training, without a disk."),
     ] = False,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="With --online: layers, as extract takes them."),
+    ] = None,
     split: Annotated[
         str, typer.Option(metavar="NAME", help="Train on this split; all for every one.")
     ] = "train",
@@ -174,8 +178,14 @@ def finetune(
     from eagle3_data.draft.target import target_of
     from eagle3_data.draft.train import Settings
 
-    opened = straight(states, target, quiet=quiet) if online else open_states(states)
-    picked = chosen(opened, split, min_grade, max_length)
+    picked: States | Online
+    if layers is not None and not online:
+        raise UsageFault("--layers is for --online: stored states have the layers of `extract`")
+    if online:
+        live = straight(states, target, layers, quiet)
+        picked = chosen(live, split, min_grade, max_length)
+    else:
+        picked = chosen(open_states(states), split, min_grade, max_length)
     flags = {
         "norm_before_residual": norm_before_residual,
         "norm_before_fc": norm_before_fc,
@@ -207,7 +217,7 @@ def finetune(
         ended = train(
             picked,
             out,
-            target=target_of(opened.identity, target),
+            target=target_of(picked.identity, target),
             start=Start(mapping, init, flags),
             settings=settings,
             device=device.value,
@@ -232,8 +242,10 @@ def finetune(
         console.result(f"{out}: {_said(last)}" if last else f"{out}: complete")
 
 
-def straight(shards: Path, target: Path | None, *, quiet: bool) -> Online:
+def straight(shards: Path, target: Path | None, layers: str | None, quiet: bool) -> Online:
     """Shards whose states are made when they are asked for. Raises UsageFault, StatesError."""
+    from eagle3_data.cli.extract import numbers
+    from eagle3_data.draft.extract import Choice
     from eagle3_data.draft.forward import load
     from eagle3_data.draft.online import online
     from eagle3_data.shards.reader import open_shards
@@ -244,7 +256,7 @@ def straight(shards: Path, target: Path | None, *, quiet: bool) -> Online:
         raise UsageFault("--online is for one process: extract first, then train with torchrun")
     if not quiet:
         console.note(f"loading {target}; {shards} is forwarded once in each epoch")
-    return online(open_shards(shards), load(str(target)))
+    return online(open_shards(shards), load(str(target)), Choice(layers=numbers(layers)))
 
 
 def chosen(opened: Opened, split: str, min_grade: str | None, max_length: int | None) -> Opened:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import numpy as np
 import torch
-from tiny import DEPTH, LAYERS, VOCAB, loaded, saved, spoken
+from tiny import LAYERS, VOCAB, loaded, saved, spoken
 from typer.testing import CliRunner
 
 from eagle3_data.cli.app import app
@@ -22,7 +22,7 @@ from eagle3_data.draft.mapping import choose
 from eagle3_data.draft.mapping_files import files
 from eagle3_data.draft.online import online
 from eagle3_data.draft.states import open_states
-from eagle3_data.draft.states_manifest import StatesError, usual_layers
+from eagle3_data.draft.states_manifest import StatesError
 
 CHOICE = Choice(layers=LAYERS, limit=6)
 
@@ -75,6 +75,7 @@ def test_a_drafter_is_trained_without_a_disk(tmp_path) -> None:
         (tmp_path / "mapping" / name).write_bytes(content)
     words = ["finetune", tmp_path / "shards", "-o", tmp_path / "drafter", "--online"]
     words += ["--mapping", tmp_path / "mapping", "--epochs", 1, "--device", "cpu"]
+    words += ["--layers", ",".join(map(str, LAYERS))]
     named = ["--target", target]
     refused = CliRunner().invoke(app, [str(word) for word in words])
     assert (refused.exit_code, "name its folder with --target" in refused.stderr) == (2, True)
@@ -84,6 +85,6 @@ def test_a_drafter_is_trained_without_a_disk(tmp_path) -> None:
         "drafter", "mapping", "shards", "target",
     ]  # fmt: skip
     config = json.loads((tmp_path / "drafter" / "config.json").read_text())
-    assert config["eagle3_data"]["layers_output_of"] == usual_layers(DEPTH)
+    assert config["eagle3_data"]["layers_output_of"] == list(LAYERS)
     resumed = CliRunner().invoke(app, [str(word) for word in [*words, *named, "--resume"]])
     assert (resumed.exit_code, resumed.stdout) == (0, f"{tmp_path / 'drafter'}: complete\n")
