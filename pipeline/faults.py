@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from eagle3_data.draft.acceptance import Verdict
 from eagle3_data.draft.forward import Forward
 
 if TYPE_CHECKING:
@@ -32,14 +33,18 @@ OTHER_THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a drafter's files. `named`: words of the verdict that names it; `dead`: the engine
-    can not answer with it.
+    """A fault of a drafter's files. `verdict` and `cause`: what `acceptance` has to say of it (the
+    beginning of the cause).
     """
 
     told: str
     plant: Callable[[Config, Tensors], None]
-    named: str
-    dead: bool = False
+    cause: str
+    verdict: Verdict = Verdict.DIFFER
+
+    def named(self, said: Mapping[str, Any]) -> bool:
+        """Whether a verdict names it."""
+        return said["verdict"] == self.verdict and (said["cause"] or "").startswith(self.cause)
 
 
 def _layers(by: int) -> Callable[[Config, Tensors], None]:
@@ -70,9 +75,17 @@ FAULTS = {
     "ids-too-low": Fault("layer ids one too low", _layers(-1), "layer ids one too low"),
     "ids-too-high": Fault("layer ids one too high", _layers(1), "layer ids one too high"),
     "no-d2t": Fault("`d2t` missing", _no_d2t, "d2t missing"),
-    "theta": Fault("rope theta 10,000 for 100,000", _theta, "rope theta"),
-    "residual": Fault("`norm_before_residual` flipped", _residual, "norm_before_residual flipped"),
-    "absolute": Fault("`d2t` written as ids", _absolute, "VOC002", dead=True),
+    "theta": Fault(
+        "rope theta 10,000 for 100,000",
+        _theta,
+        "rope theta 10000 in config.json, trained with 100000",
+    ),
+    "residual": Fault(
+        "`norm_before_residual` flipped",
+        _residual,
+        "norm_before_residual is true in config.json, trained with false",
+    ),
+    "absolute": Fault("`d2t` written as ids", _absolute, "VOC002", Verdict.DEAD),
 }
 
 

@@ -1,8 +1,9 @@
 """The folder of a run, and its steps.
 
-What enters: the folder, the commands. What leaves: `results/NAME.json` for each step, with its
-seconds, and `logs/`. It promises that a step which has its result is not done again, and that a
-command with an unexpected exit code ends the run with what it said.
+What enters: the folder, the settings, the commands. What leaves: `results/NAME.json` for each step,
+with its seconds, and `logs/`. It promises that a step which has its result is not done again, that
+a folder of other settings is refused, and that a command with an unexpected exit code ends the run
+with what it said.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eagle3_data.writing import drafting
 from engines.serve import Engine, Running, Setup, running
 
 ROOT = Path(__file__).parents[1]
@@ -29,31 +31,52 @@ class Failed(RuntimeError):
 
 @dataclass(slots=True)
 class Room:
-    """A run. `results`: of the steps that are done, by their names."""
+    """A run. `settings`: what decides its numbers. `results`: of the steps that are done, by their
+    names. Raises Failed for a folder of other settings.
+    """
 
     out: Path
+    settings: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.out = self.out.absolute()
         for name in ("results", "logs"):
             (self.out / name).mkdir(parents=True, exist_ok=True)
+        known = self.out / "settings.json"
+        theirs = json.loads(known.read_text(encoding="utf-8")) if known.is_file() else None
+        if theirs not in (None, self.settings):
+            raise Failed(f"{self.out} holds a run with {theirs}: give these, or another folder")
+        save(known, self.settings)
         for path in sorted((self.out / "results").glob("*.json")):
             self.results[path.stem] = json.loads(path.read_text(encoding="utf-8"))
 
     def step(self, name: str, do: Callable[[], dict[str, Any]], told: str) -> Any:
-        """The result of `do`, with its seconds; that of an earlier run when there is one."""
+        """The result of `do`, with its seconds, those of attempts that were stopped included; the
+        result of an earlier run when there is one.
+        """
         if name in self.results:
             say(f"{name}: was done")
             return self.results[name]
         say(f"{name}: {told}")
+        spent = self.out / "results" / f"{name}.seconds"
+        before = float(spent.read_text()) if spent.is_file() else 0.0
         start = time.monotonic()
-        found = {**do(), "seconds": round(time.monotonic() - start, 1)}
-        path = self.out / "results" / f"{name}.json"
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        try:
+            found = do()
+        finally:
+            seconds = round(before + time.monotonic() - start, 1)
+            spent.write_text(str(seconds))
+        found = {**found, "seconds": seconds}
+        save(self.out / "results" / f"{name}.json", found)
+        spent.unlink()
         self.results[name] = found
-        say(f"{name}: done in {found['seconds']:.0f} s")
+        say(f"{name}: done in {seconds:.0f} s")
         return found
+
+    def forget(self, name: str) -> None:
+        """The next run does this step again."""
+        (self.out / "results" / f"{name}.json").unlink(missing_ok=True)
 
     def command(
         self, name: str, arguments: Sequence[object], *, codes: Sequence[int] = (0,)
@@ -93,6 +116,12 @@ class Room:
         ) as server:
             say(f"  vLLM is ready after {time.monotonic() - start:.0f} s")
             yield server
+
+
+def save(path: Path, body: dict[str, Any]) -> None:
+    """A JSON file, whole or not at all."""
+    with drafting(path, overwrite=True) as draft:
+        draft.write(json.dumps(body, indent=1).encode() + b"\n")
 
 
 def say(text: str) -> None:

@@ -1,8 +1,9 @@
 """`finetune`: states of a target become a drafter that vLLM, SGLang and llama.cpp load.
 
-What enters: a folder of states, a mapping or a drafter to start from, options, a folder. What
-leaves: the drafter in it, a display on stderr, one line on stdout, an exit code. It promises that a
-run stopped at any moment goes on with --resume and ends as if nothing had happened.
+What enters: a folder of states (of shards with --online), a mapping or a drafter to start from,
+options, a folder. What leaves: the drafter in it, a display on stderr, one line on stdout, an exit
+code. It promises that a run stopped at any moment goes on with --resume and ends as if nothing had
+happened.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from eagle3_data.cli.choices import interruptible
 from eagle3_data.cli.faults import Exit, UsageFault
 
 if TYPE_CHECKING:
+    from eagle3_data.draft.extract import Choice
     from eagle3_data.draft.online import Online
     from eagle3_data.draft.states import States
 
@@ -90,6 +92,15 @@ def finetune(
         str | None,
         typer.Option(metavar="LIST", help="With --online: layers, as extract takes them."),
     ] = None,
+    any_tokenizer: Annotated[
+        bool, typer.Option("--any-tokenizer", help="With --online: as extract takes it.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="With --online: run code that lies in the target's folder."
+        ),
+    ] = False,
     split: Annotated[
         str, typer.Option(metavar="NAME", help="Train on this split; all for every one.")
     ] = "train",
@@ -172,6 +183,8 @@ def finetune(
     from eagle3_data.draft.needs import need_torch
 
     need_torch("finetune")
+    from eagle3_data.cli.extract import numbers
+    from eagle3_data.draft.extract import Choice
     from eagle3_data.draft.finetune import Start
     from eagle3_data.draft.finetune import finetune as train
     from eagle3_data.draft.states import open_states
@@ -179,10 +192,22 @@ def finetune(
     from eagle3_data.draft.train import Settings
 
     picked: States | Online
-    if layers is not None and not online:
-        raise UsageFault("--layers is for --online: stored states have the layers of `extract`")
+    for name, given in (
+        ("--layers", layers is not None),
+        ("--any-tokenizer", any_tokenizer),
+        ("--trust-remote-code", trust_remote_code),
+    ):
+        if given and not online:
+            raise UsageFault(f"{name} is for --online: for stored states `extract` took it")
     if online:
-        live = straight(states, target, layers, quiet)
+        live = straight(
+            states,
+            target,
+            Choice(layers=numbers(layers), any_tokenizer=any_tokenizer),
+            device=device.value,
+            trust_remote_code=trust_remote_code,
+            quiet=quiet,
+        )
         picked = chosen(live, split, min_grade, max_length)
     else:
         picked = chosen(open_states(states), split, min_grade, max_length)
@@ -242,21 +267,38 @@ def finetune(
         console.result(f"{out}: {_said(last)}" if last else f"{out}: complete")
 
 
-def straight(shards: Path, target: Path | None, layers: str | None, quiet: bool) -> Online:
+def straight(
+    shards: Path,
+    target: Path | None,
+    choice: Choice,
+    *,
+    device: str,
+    trust_remote_code: bool,
+    quiet: bool,
+) -> Online:
     """Shards whose states are made when they are asked for. Raises UsageFault, StatesError."""
-    from eagle3_data.cli.extract import numbers
-    from eagle3_data.draft.extract import Choice
+    from eagle3_data.draft.extract import refuse_tokenizer
     from eagle3_data.draft.forward import load
     from eagle3_data.draft.online import online
+    from eagle3_data.draft.target_identity import tokenizer_digest
     from eagle3_data.shards.reader import open_shards
 
     if target is None:
         raise UsageFault("--online runs the target: name its folder with --target")
     if "RANK" in os.environ:
         raise UsageFault("--online is for one process: extract first, then train with torchrun")
+    opened = open_shards(shards)
+    refuse_tokenizer(opened, str(target), tokenizer_digest(target), choice)
     if not quiet:
-        console.note(f"loading {target}; {shards} is forwarded once in each epoch")
-    return online(open_shards(shards), load(str(target)), Choice(layers=numbers(layers)))
+        console.note(f"loading {target}; each sample of {shards} is forwarded once in each epoch")
+    loaded = load(str(target), device=device, trust_remote_code=trust_remote_code)
+    made = online(opened, loaded, choice)
+    if not quiet:
+        seen = made.checked
+        console.note(f"self-check: the head finds {seen.right} of {seen.asked} sampled tokens")
+        for found in made.findings:
+            console.note(f"{found.code} {found.rule.name}: {found.detail}")
+    return made
 
 
 def chosen(opened: Opened, split: str, min_grade: str | None, max_length: int | None) -> Opened:

@@ -144,7 +144,7 @@ def refuse_early(shards: Shards, target: str, out: Path, choice: Choice) -> None
     as far as the target's folder tells it: loading a large target takes minutes. A run that goes on
     is judged by its writer.
     """
-    _refuse_foreign(shards, target, tokenizer_digest(Path(target)), choice)
+    refuse_tokenizer(shards, target, tokenizer_digest(Path(target)), choice)
     config = Path(target) / configs.CONFIG
     if not config.is_file() or (out.is_dir() and any(out.iterdir())):
         return
@@ -210,7 +210,7 @@ def identified(shards: Shards, forward: Source, choice: Choice) -> Identity:
             f"{shards.directory} holds ids up to {facts.vocab_size - 1:,}, {target.id} knows"
             f" {target.vocab_size:,}: name the target of the capture"
         )
-    _refuse_foreign(shards, target.id, target.tokenizer_hash, choice)
+    refuse_tokenizer(shards, target.id, target.tokenizer_hash, choice)
     return Identity(
         facts=facts,
         shards=shards.manifest.checksum,
@@ -228,7 +228,8 @@ def identified(shards: Shards, forward: Source, choice: Choice) -> Identity:
     )
 
 
-def _refuse_foreign(shards: Shards, target: str, tokenizer: str, choice: Choice) -> None:
+def refuse_tokenizer(shards: Shards, target: str, tokenizer: str, choice: Choice) -> None:
+    """Raise StatesError when the target's `tokenizer` (a digest) is not that of the shards."""
     facts = shards.facts
     if tokenizer not in ("", facts.tokenizer_hash) and not choice.any_tokenizer:
         raise StatesError(

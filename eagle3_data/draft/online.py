@@ -26,6 +26,7 @@ from eagle3_data.draft.states_manifest import Identity, StatesError
 from eagle3_data.draft.states_plan import plan
 
 if TYPE_CHECKING:
+    from eagle3_data.draft.findings import Finding
     from eagle3_data.shards.reader import Sample, Shards
 
 FIRST = 16
@@ -35,14 +36,15 @@ FIRST = 16
 @dataclass(frozen=True, slots=True, eq=False)
 class Online:
     """`directory`: of the shards. `index`: one row a sample, as of `States`. `identity`: what a
-    manifest would say. The ids of all samples are in memory (5 bytes a token), their states are
-    not.
+    manifest would say. `findings`: warnings of the self-check. The ids of all samples are in
+    memory (5 bytes a token), their states are not.
     """
 
     directory: Path
     identity: Identity
     index: pl.DataFrame
     checked: Checked
+    findings: tuple[Finding, ...]
     _source: Source = field(repr=False)
     _choice: Choice = field(repr=False)
     _samples: Sequence[Sample] = field(repr=False)
@@ -52,8 +54,10 @@ class Online:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what decides the states."""
-        return self.identity.digest
+        """Digest of what decides the states; where the target lies does not."""
+        target = self.identity.target
+        named = target.model_copy(update={"id": Path(target.id).name})
+        return self.identity.model_copy(update={"target": named}).digest
 
     def where(
         self,
@@ -102,7 +106,9 @@ def online(shards: Shards, source: Source, choice: Choice | None = None) -> Onli
     check = SelfCheck(source, identity.layers.output_of)
     made = states(source, first, chosen, identity.layers.output_of)
     seen = check.file(made, [one.input_ids for one in first], 0, shards.directory)
+    check.whole(seen, shards.directory)
     if not check.sound:
         told = "; ".join(f"{one.code} at {one.at}: {one.detail}" for one in check.findings)
         raise StatesError(f"{shards.directory}: the self-check of the first samples found {told}")
-    return Online(shards.directory, identity, index, seen, source, chosen, samples)
+    found = tuple(check.findings)
+    return Online(shards.directory, identity, index, seen, found, source, chosen, samples)

@@ -143,6 +143,10 @@ def test_agreement_with_a_checkpoint_that_is_not_what_was_trained() -> None:
     )
     slightly = walked("theta", [0.52, 0.32], undone="theta")
     assert judge(live(0.5, 0.3), [written, slightly]).verdict is Verdict.AGREE
+    by_config = walked("theta", [0.52, 0.32], "the target has another", undone="theta")
+    assert judge(live(0.5, 0.3), [written, by_config]).cause == "theta"
+    hardly = walked("theta", [0.504, 0.304], "the target has another", undone="theta")
+    assert judge(live(0.5, 0.3), [written, hardly]).verdict is Verdict.AGREE
 
 
 def test_a_fault_too_mild_for_numbers_is_the_configs_to_tell() -> None:

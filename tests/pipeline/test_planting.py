@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from eagle3_data.draft.acceptance import Judgement, Verdict
 from pipeline.faults import FAULTS, planted, without_markers
 from pipeline.prompts import prompts
-from pipeline.room import Room
+from pipeline.room import Failed, Room
 from pipeline.run import missed
 
 TOKENIZER = Path(__file__).parents[2] / "fixtures/tokenizers/smollm2-think/tokenizer.json"
@@ -92,31 +93,99 @@ def test_no_prompt_is_captured_and_held_out() -> None:
         prompts(1000, 60)
 
 
-def outcome(length: float, p: list[float]) -> dict[str, Any]:
-    return {"acceptance_length": length, "p": p}
-
-
-def test_what_a_run_missed_is_said(tmp_path) -> None:
-    room = Room(tmp_path)
-    said = {"sound": True, "verdict": "engine and checkpoint are right"}
-    live, walk = outcome(2.0, [0.5, 0.3, 0.2]), outcome(2.01, [0.51, 0.3, 0.2])
-    good = {"exit_code": 0, "said": {**said, "live": live, "walk": walk}}
-    fault = {"exit_code": 1, "said": {"cause": "norm_before_residual flipped"}}
-    linted = {"lint": {"said": {"findings": []}}}
-    room.results |= {
-        "acceptance": good,
-        "backends": {"distance": 0.03, "allowed": 0.1},
-        "fault-residual": fault | linted,
+def outcome(verdict: Verdict, cause: str, live: list[float], walk: list[float]) -> dict[str, Any]:
+    """What `acceptance --json` says; every fault stands in its table, whatever the verdict is."""
+    ranked = tuple((fault.cause, 2.0, 0.1) for fault in FAULTS.values())
+    numbers = {
+        name: {"acceptance_length": 1 + sum(p), "p": p, "steps": 500}
+        for name, p in (("live", live), ("walk", walk))
     }
-    assert missed(room, ["residual"]) == []
-    room.results["fault-residual"] = {"exit_code": 1, "said": {"cause": "d2t missing"}, **linted}
-    room.results["backends"] = {"distance": 0.2, "allowed": 0.1}
-    good["said"]["live"] = outcome(1.8, [0.5, 0.25, 0.05])
-    assert missed(room, ["residual"]) == [
-        "live and walk differ by 0.210, allowed are 0.03",
+    judged = Judgement(verdict, "why", cause, ranked=ranked, about=numbers)
+    return {"exit_code": int(not judged.sound), "said": json.loads(json.dumps(judged.to_dict()))}
+
+
+RIGHT = [0.5, 0.3, 0.2]
+GOOD = outcome(Verdict.AGREE, "", RIGHT, [0.51, 0.3, 0.2])
+NEAR = {"distance": 0.03, "allowed": 0.1}
+
+
+def missing(
+    tmp_path: Path, fault: dict[str, Any], name: str = "residual", **more: Any
+) -> list[str]:
+    room = Room(tmp_path)
+    room.results |= {"acceptance": GOOD, "backends": NEAR, f"fault-{name}": fault, **more}
+    return [text for _, text in missed(room, [name])]
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_only_the_verdict_names_a_fault(tmp_path, name) -> None:
+    fault = FAULTS[name]
+    assert missing(tmp_path, outcome(fault.verdict, fault.cause, RIGHT, RIGHT), name) == []
+    told = missing(tmp_path, outcome(Verdict.DIFFER, "", RIGHT, RIGHT), name)
+    assert told == [f"{fault.told}: engine or checkpoint, not data, no cause"]
+    agreed = missing(tmp_path, outcome(Verdict.AGREE, fault.cause, RIGHT, RIGHT), name)
+    assert len(agreed) == 1
+    off = missing(tmp_path, outcome(Verdict.OFF, fault.cause, RIGHT, RIGHT), name)
+    assert len(off) == 1
+
+
+def test_what_the_sound_drafter_missed_is_said(tmp_path) -> None:
+    named = outcome(Verdict.DIFFER, FAULTS["residual"].cause, RIGHT, RIGHT)
+    low = outcome(Verdict.DIFFER, "", [0.5, 0.25, 0.05], RIGHT)
+    far = {"distance": 0.2, "allowed": 0.1}
+    assert missing(tmp_path, named, acceptance=low, backends=far) == [
+        "acceptance says of the sound drafter: engine or checkpoint, not data",
+        "live and walk differ by 0.200, allowed are 0.03",
         "P_2 differs: live 0.250, walk 0.300",
         "P_3 differs: live 0.050, walk 0.200",
         "the engine accepts 1.800, wanted are 1.9",
         "the states of the two backends lie 0.2 apart",
-        "`norm_before_residual` flipped: not named",
     ]
+    dead = {"exit_code": 1, "said": Judgement(Verdict.DEAD, "died").to_dict()}
+    assert missing(tmp_path, named, acceptance=dead) == [
+        "acceptance says of the sound drafter: dead engine"
+    ]
+
+
+def test_faults_of_the_data_must_be_found(tmp_path) -> None:
+    named = outcome(Verdict.DIFFER, FAULTS["residual"].cause, RIGHT, RIGHT)
+
+    def report(*codes: str) -> dict[str, Any]:
+        return {"said": {"rules": [{"code": code, "severity": "error"} for code in codes]}}
+
+    found = {"findings": [{"code": "HID004", "detail": "…"}], "written": False}
+    markers = {**GOOD, "check": report("GEN001", "TOK001")}
+    more = {"check": report("GEN001"), "fault-markers": markers, "fault-shifted": found}
+    assert missing(tmp_path, named, **more) == []
+    unseen = {"findings": [], "written": True}
+    same = {**GOOD, "check": report("GEN001")}
+    assert missing(tmp_path, named, **more | {"fault-markers": same, "fault-shifted": unseen}) == [
+        "final states one row off: extract did not stop",
+        "markers left out: check says [], then engine and checkpoint are right",
+    ]
+
+
+def test_a_folder_of_other_settings_is_refused(tmp_path) -> None:
+    room = Room(tmp_path, {"rows": 100})
+    room.step("convert", lambda: {"said": 1}, "shards")
+    again = Room(tmp_path, {"rows": 100})
+    assert again.step("convert", lambda: {"said": 2}, "shards")["said"] == 1
+    again.forget("convert")
+    assert Room(tmp_path, {"rows": 100}).results == {}
+    with pytest.raises(Failed, match=r"holds a run with \{'rows': 100\}"):
+        Room(tmp_path, {"rows": 900})
+
+
+def test_the_seconds_of_a_stopped_attempt_count(tmp_path) -> None:
+    room = Room(tmp_path)
+
+    def stopped() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        room.step("generate", stopped, "answers")
+    assert Room(tmp_path).results == {}
+    spent = tmp_path / "results" / "generate.seconds"
+    spent.write_text("100.0")
+    assert room.step("generate", dict, "answers")["seconds"] >= 100.0
+    assert not spent.exists()
