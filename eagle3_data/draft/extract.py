@@ -21,8 +21,8 @@ from eagle3_data.draft.forward import Source, bits
 from eagle3_data.draft.packing import Packing
 from eagle3_data.draft.selfcheck import Checked, SelfCheck
 from eagle3_data.draft.states import States, open_states
-from eagle3_data.draft.states_journal import file_name
 from eagle3_data.draft.states_manifest import (
+    STATES,
     Identity,
     Layers,
     StatesError,
@@ -122,7 +122,7 @@ def extract(
                     step = _step(progress, done, writer.raw_bytes)
                     made = list(states(forward, samples, chosen, layers, step, writer.begin))
                 ids = [sample.input_ids for sample in samples]
-                this = check.file(made, ids, first, out / file_name(number))
+                this = check.file(made, ids, first, out / STATES.file_name(number))
                 seen += this
                 if stored is None and not check.sound:
                     findings = tuple(check.findings)

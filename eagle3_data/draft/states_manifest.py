@@ -7,15 +7,14 @@ final state is said and not assumed, and that the same run gives the same bytes.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal, Self
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from eagle3_data.draft.packing import Packing
-from eagle3_data.shards.manifest import MANIFEST, canonical, differing
+from eagle3_data.shards.journal import Kind, Listed
+from eagle3_data.shards.manifest import MANIFEST, Run, Sealed, Strict, loaded
 from eagle3_data.shards.schema import MASK_CONVENTION, ShardFacts
 
 SCHEMA_VERSION = 1
@@ -27,11 +26,7 @@ class StatesError(ValueError):
     """States that can not be written or read; the message names the file and the next step."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Layers(_Part):
+class Layers(Strict):
     """The layers of the auxiliary states, in the order in which they are stored.
 
     `output_of`: decoder layers counted from 0, whose outputs the states are. `vllm`: the ids that
@@ -62,7 +57,7 @@ def usual_layers(count: int) -> list[int]:
     return found
 
 
-class Target(_Part):
+class Target(Strict):
     """The model whose states they are. `revision`: commit of the hub, None for a folder.
     `weights`: digest over headers and samples of its weight files, "" when they are not at hand.
     `quantisation`: what its config says, None for none. `tokenizer_hash`: "" when it has none.
@@ -80,7 +75,7 @@ class Target(_Part):
     tokenizer_hash: str
 
 
-class Identity(_Part):
+class Identity(Run):
     """What makes two runs the same run: their files would be the same bytes.
 
     `facts`: of the shards; `shards`: the checksum of their manifest; `chosen`: which samples of
@@ -100,21 +95,12 @@ class Identity(_Part):
     made_by: dict[str, JsonValue]
 
     @property
-    def digest(self) -> str:
-        """SHA-256 (hex) over the canonical JSON."""
-        return hashlib.sha256(canonical(self.model_dump(mode="json"))).hexdigest()
-
-    @property
     def token_bytes(self) -> int:
         """Raw bytes of the states of one token."""
         return (len(self.layers.output_of) + 1) * self.target.hidden_size * 2
 
-    def differences(self, other: Identity) -> list[str]:
-        """`key: theirs → ours` for every entry that differs, `self` being theirs."""
-        return differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
 
-
-class StateFile(_Part):
+class StateFile(Strict):
     """One finished file."""
 
     name: str = Field(pattern=r"^states-\d{5,}\.safetensors$")
@@ -125,13 +111,11 @@ class StateFile(_Part):
     checked: dict[str, JsonValue]
 
 
-class StatesManifest(_Part):
+class StatesManifest(Sealed):
     """A finished directory. `packing`: what was chosen. `checked`: what the self-check saw.
     `checksum` covers everything else in it.
     """
 
-    schema_version: int
-    tool: Literal["eagle3-data"] = "eagle3-data"
     kind: Literal["states"] = "states"
     identity: Identity
     packing: Packing = Field(strict=False)
@@ -165,67 +149,54 @@ class StatesManifest(_Part):
         """ "post" or "pre"."""
         return self.identity.final_norm
 
-    def sealed(self) -> StatesManifest:
-        """The same with its checksum."""
-        return self.model_copy(update={"checksum": self._sum()})
-
     @property
     def sound(self) -> bool:
         """Whether the checksum fits and the totals are the sums over the files."""
         return (
-            self.checksum == self._sum()
+            super().sound
             and self.samples == sum(file.samples for file in self.files)
             and self.tokens == sum(file.tokens for file in self.files)
             and self.stored_bytes == sum(file.bytes for file in self.files)
         )
 
-    def _sum(self) -> str:
-        body = self.model_dump(mode="json")
-        del body["checksum"]
-        return hashlib.sha256(canonical(body)).hexdigest()
-
-    def to_bytes(self) -> bytes:
-        """The bytes of `manifest.json`."""
-        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
-
 
 def load_manifest(directory: Path) -> StatesManifest:
     """Read `manifest.json` and prove its checksum. Raises StatesError."""
-    path = directory / MANIFEST
-    try:
-        body = path.read_bytes()
-    except FileNotFoundError:
-        if not directory.is_dir():
-            raise StatesError(
-                f"{directory} is not a directory: name the folder that `extract` wrote"
-            ) from None
-        raise StatesError(
-            f"{directory} has no {MANIFEST}, so the run that wrote it did not finish:"
-            " run the same `extract` command again, it continues"
-        ) from None
-    except OSError as error:
-        raise StatesError(f"{path}: {error.strerror}; check the file") from None
-    try:
-        found = orjson.loads(body)
-        kind = (found.get("tool"), found.get("kind")) if isinstance(found, dict) else None
-        if kind != ("eagle3-data", "states"):
-            raise StatesError(
-                f"{path} is not the manifest of states: name the folder that `extract` wrote"
-            )
-        if found.get("schema_version") != SCHEMA_VERSION:
-            raise StatesError(
-                f"{path} has schema version {str(found.get('schema_version'))[:40]}, this release"
-                f" reads version {SCHEMA_VERSION}: install the release that wrote it, or extract"
-                " again"
-            )
-        manifest = StatesManifest.model_validate_json(body)
-    except (ValidationError, orjson.JSONDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise StatesError(
-            f"{path} is damaged ({reason}): restore it, or run `extract --overwrite` again"
-        ) from None
+    manifest = loaded(
+        directory, StatesManifest, "states", "extract", SCHEMA_VERSION, StatesError, _foreign
+    )
     if not manifest.sound:
         raise StatesError(
-            f"{path} was edited, so it proves nothing: restore it, or run `extract --overwrite`"
+            f"{directory / MANIFEST} was edited, so it proves nothing: restore it, or run"
+            " `extract --overwrite`"
         )
     return manifest
+
+
+def _foreign(file: str, version: str) -> StatesError:
+    return StatesError(
+        f"{file} has schema version {version}, this release reads version {SCHEMA_VERSION}:"
+        " install the release that wrote it, or extract again"
+    )
+
+
+STATES: Kind[StateFile, StatesManifest] = Kind(
+    name="states",
+    stem="states",
+    suffix=".safetensors",
+    journal=JOURNAL,
+    version=SCHEMA_VERSION,
+    error=StatesError,
+    identity=Identity.model_validate_json,
+    file=StateFile.model_validate_json,
+    manifest=load_manifest,
+    listed=lambda made: Listed(
+        made.identity, made.files, made.packing.value, {INDEX: made.index_sha256}
+    ),
+    # their bytes were on the disk before they got their names, and hashing a terabyte again takes
+    # a quarter of an hour: `States.verify` does when asked
+    hashed=False,
+    strict=False,
+    further=(INDEX,),
+    choice=("packing", tuple(Packing)),
+)

@@ -21,16 +21,16 @@ import numpy as np
 import orjson
 
 from eagle3_data.draft.packing import WORTH, Packing, pack
-from eagle3_data.draft.states_journal import file_name, open_journal
 from eagle3_data.draft.states_manifest import (
     INDEX,
     SCHEMA_VERSION,
+    STATES,
     Identity,
     StateFile,
     StatesError,
     StatesManifest,
 )
-from eagle3_data.shards.journal import sync
+from eagle3_data.shards.journal import open_journal
 from eagle3_data.shards.manifest import MANIFEST
 from eagle3_data.shards.schema import PREFIX, metadata
 from eagle3_data.writing import drafting
@@ -75,7 +75,7 @@ class StatesWriter:
     ) -> None:
         self.directory, self.plan = directory, plan
         self._asked = packing
-        self._journal = open_journal(directory, identity, overwrite=overwrite)
+        self._journal = open_journal(directory, STATES, identity, overwrite=overwrite)
         self._identity = identity
         self._pool = ThreadPoolExecutor(2, "eagle3-data-pack")
         self._packing: dict[str, Future[tuple[bytes, bytes]]] = {}
@@ -149,7 +149,7 @@ class StatesWriter:
 
     def begin(self, sample: Stated) -> None:
         """Start packing a sample of the next file on another thread, while others are made."""
-        if (self._journal.packing or self._asked) is not Packing.NONE:
+        if (self._chosen or self._asked) is not Packing.NONE:
             self._packing[sample.sample_id] = self._pool.submit(_pack, sample)
 
     def write(self, samples: Sequence[Stated], checked: Mapping[str, Any]) -> StateFile:
@@ -159,14 +159,13 @@ class StatesWriter:
         """
         number = self.finished
         packed = self._packed(samples)
-        packing = self._journal.packing
+        packing = self._chosen
         assert packing is not None
-        path = self.directory / file_name(number)
+        path = self.directory / STATES.file_name(number)
         try:
             with drafting(path, overwrite=True) as draft:
                 for piece in _file(samples, packed, self._identity, packing):
                     draft.write(piece)
-            sync(self.directory)
             file = StateFile(
                 name=path.name,
                 samples=len(samples),
@@ -180,9 +179,14 @@ class StatesWriter:
             raise self._full(path, error) from error
         return file
 
+    @property
+    def _chosen(self) -> Packing | None:
+        """How the files are packed; None before the first."""
+        return Packing(self._journal.choice) if self._journal.choice else None
+
     def _packed(self, samples: Sequence[Stated]) -> list[tuple[bytes, bytes]]:
         """The frames of each sample; none when the states lie as they are."""
-        packing = self._journal.packing or self._asked
+        packing = self._chosen or self._asked
         if packing is Packing.NONE:
             frames = []
         else:
@@ -195,8 +199,8 @@ class StatesWriter:
             raw = sum(sample.aux.nbytes + sample.final.nbytes for sample in samples)
             small = sum(len(aux) + len(final) for aux, final in frames) <= WORTH * raw
             packing = Packing.ZSTD if small else Packing.NONE
-        if self._journal.packing is None:
-            self._journal.choose(packing)
+        if self._chosen is None:
+            self._journal.choose(packing.value)
         return frames if packing is Packing.ZSTD else []
 
     @property
@@ -209,7 +213,8 @@ class StatesWriter:
         if self._journal.manifest is not None:
             return self._journal.manifest
         files = self._journal.files
-        assert self._journal.packing is not None and len(files) == self.plan.files
+        packing = self._chosen
+        assert packing is not None and len(files) == self.plan.files
         body = BytesIO()
         self.plan.index.write_parquet(body, compression="zstd")
         try:
@@ -218,7 +223,7 @@ class StatesWriter:
             manifest = StatesManifest(
                 schema_version=SCHEMA_VERSION,
                 identity=self._identity,
-                packing=self._journal.packing,
+                packing=packing,
                 samples=self.plan.index.height,
                 tokens=self.plan.tokens,
                 supervised_tokens=self.plan.supervised_tokens,
@@ -228,9 +233,7 @@ class StatesWriter:
                 index_sha256=draft.sha256,
                 files=files,
             ).sealed()
-            with drafting(self.directory / MANIFEST, overwrite=True) as draft:
-                draft.write(manifest.to_bytes())
-            sync(self.directory)
+            self._journal.seal(manifest)
         except OSError as error:
             raise self._full(self.directory / MANIFEST, error) from error
         self._journal.remove()

@@ -1,9 +1,10 @@
-"""The journal: finished shards of a run that is not finished, so that a killed run goes on where it
+"""The journal: finished files of a run that is not finished, so that a killed run goes on where it
 was.
 
-What enters: a directory and the identity of a run. What leaves: the shards that are already there,
-proven by their digest. It promises one writer at a time, that nothing foreign is taken for ours or
-removed, and that another run's directory is refused with the settings that differ.
+What enters: a directory, the kind of files in it (shards, or the states of `draft`) and the
+identity of a run. What leaves: the files that are already there, proven as their kind asks. It
+promises one writer at a time, that nothing foreign is taken for ours or removed, and that another
+run's directory is refused with the settings that differ.
 """
 
 from __future__ import annotations
@@ -11,100 +12,196 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 import orjson
-from pydantic import ValidationError
 
-from eagle3_data.shards.manifest import JOURNAL, MANIFEST, Identity, Manifest, Shard, load_manifest
+from eagle3_data.shards.manifest import (
+    JOURNAL,
+    MANIFEST,
+    Identity,
+    Made,
+    Manifest,
+    Run,
+    Shard,
+    load_manifest,
+)
 from eagle3_data.shards.schema import SCHEMA_VERSION, ShardError
 from eagle3_data.writing import drafting
 
-SHARD_NAME = re.compile(r"part-\d{5,}\.parquet")
-DRAFT_NAME = re.compile(r"\.(part-\d{5,}\.parquet|manifest\.json|shards\.journal\.jsonl)\..*\.part")
-BESIDE = ("README.md",)
-"""A dataset card may lie beside the shards."""
+
+class Entry(Protocol):
+    """One finished file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
-def shard_name(number: int) -> str:
-    """`part-00000.parquet`; more digits beyond 99,999 shards."""
-    return f"part-{number:05d}.parquet"
+File = TypeVar("File", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[File]):
+    """What a manifest or a journal says. `choice`: see `Kind`; `further`: name to SHA-256."""
+
+    identity: Run
+    files: Sequence[File]
+    choice: str = ""
+    further: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[File, Made]):
+    """What lies in a directory: `stem-00000suffix`, …, `further` names, journal and manifest.
+
+    `hashed`: a file is proven by its digest, else by its size alone. `strict`: a file that the run
+    does not know is refused, else removed. `spoils`: how foreign names end that are refused with
+    `--overwrite` too, "" for all. `choice`: key and values of a line before the first file, for
+    what is chosen when it is made.
+    """
+
+    name: str
+    stem: str
+    suffix: str
+    journal: str
+    version: int
+    error: type[ValueError]
+    identity: Callable[[bytes], Run]
+    file: Callable[[bytes], File]
+    manifest: Callable[[Path], Made]
+    listed: Callable[[Made], Listed[File]]
+    hashed: bool
+    strict: bool
+    spoils: str = ""
+    further: tuple[str, ...] = ()
+    choice: tuple[str, Collection[str]] | None = None
+
+    def file_name(self, number: int) -> str:
+        """`part-00000.parquet`; more digits beyond 99,999 files."""
+        return f"{self.stem}-{number:05d}{self.suffix}"
+
+    def is_file(self, name: str) -> bool:
+        """Whether it is the name of a numbered file."""
+        return re.fullmatch(self._pattern, name) is not None
+
+    def is_draft(self, name: str) -> bool:
+        """Whether it is the name of a temporary file."""
+        others = "|".join(re.escape(n) for n in (MANIFEST, self.journal, *self.further))
+        return re.fullmatch(rf"\.({self._pattern}|{others})\..*\.part", name) is not None
+
+    @property
+    def _pattern(self) -> str:
+        return rf"{self.stem}-\d{{5,}}{re.escape(self.suffix)}"
 
 
 @dataclass(slots=True)
-class Journal:
-    """The open journal of one run. `shards`: finished ones in order. `manifest`: set when the run
-    is complete.
+class Journal(Generic[File, Made]):
+    """The open journal of one run. `files`: finished ones in order. `choice`: "" before the first
+    of them. `manifest`: set when the run is complete.
     """
 
     directory: Path
-    identity: Identity
+    kind: Kind[File, Made]
+    identity: Run
     _lock: int
-    shards: list[Shard] = field(default_factory=list)
-    manifest: Manifest | None = None
+    files: list[File] = field(default_factory=list)
+    choice: str = ""
+    manifest: Made | None = None
     notes: list[str] = field(default_factory=list)
-    _file: IO[bytes] | None = None
+    _out: IO[bytes] | None = None
 
-    def add(self, shard: Shard) -> None:
-        """Record a finished shard, on disk when this returns."""
-        assert self._file is not None
-        self._file.write(_line(shard.model_dump(mode="json")))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self.shards.append(shard)
+    def choose(self, choice: str) -> None:
+        """Record what was chosen, before the first file."""
+        self.choice = choice
+        self._add(*self._chosen())
+
+    def add(self, file: File) -> None:
+        """Record a file that was just renamed; both are on disk when this returns."""
+        sync(self.directory)
+        self._add(file.model_dump(mode="json"))
+        self.files.append(file)
+
+    def _add(self, *entries: dict[str, Any]) -> None:
+        assert self._out is not None
+        self._out.write(_lines(entries))
+        self._out.flush()
+        os.fsync(self._out.fileno())
+
+    def _chosen(self) -> list[dict[str, Any]]:
+        return [{self.kind.choice[0]: self.choice}] if self.kind.choice and self.choice else []
 
     def begin(self) -> None:
-        """Write header and finished shards whole, so that no file lacks its header."""
-        path = self.directory / JOURNAL
+        """Write header and finished files whole, so that no journal lacks its header."""
+        path = self.directory / self.kind.journal
+        header = {
+            "kind": f"{self.kind.name}-journal",
+            "schema_version": self.kind.version,
+            "identity": self.identity.model_dump(mode="json"),
+        }
+        files = (file.model_dump(mode="json") for file in self.files)
         with drafting(path, overwrite=True) as draft:
-            header = {"kind": "shards-journal", "schema_version": SCHEMA_VERSION}
-            draft.write(_line(header | {"identity": self.identity.model_dump(mode="json")}))
-            for shard in self.shards:
-                draft.write(_line(shard.model_dump(mode="json")))
+            draft.write(_lines((header, *self._chosen(), *files)))
         sync(self.directory)
-        self._file = path.open("ab")
+        self._out = path.open("ab")
+
+    def seal(self, manifest: Made) -> None:
+        """Write the manifest, on disk when this returns: the run is complete."""
+        with drafting(self.directory / MANIFEST, overwrite=True) as draft:
+            draft.write(manifest.to_bytes())
+        sync(self.directory)
 
     def remove(self) -> None:
         """Remove the journal: after the manifest landed it says nothing more."""
-        (self.directory / JOURNAL).unlink(missing_ok=True)
+        (self.directory / self.kind.journal).unlink(missing_ok=True)
         sync(self.directory)
 
     def close(self) -> None:
         """Let go of the directory. Safe to call twice."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._out is not None:
+            self._out.close()
+            self._out = None
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 def open_journal(
-    directory: Path, identity: Identity, *, overwrite: bool = False, beside: Collection[str] = ()
-) -> Journal:
+    directory: Path,
+    kind: Kind[File, Made],
+    identity: Run,
+    *,
+    overwrite: bool = False,
+    beside: Collection[str] = (),
+) -> Journal[File, Made]:
     """Take the directory for a run: begin it, or find what a former start of the same run finished.
 
-    `beside`: names of further files that may lie there. Raises ShardError when another run is
-    writing, when the directory holds foreign files, or the shards of a run with another identity
-    and not `overwrite`.
+    `beside`: names of further files that may lie there. Raises the error of the kind when another
+    run is writing, when the directory holds foreign files, or the files of a run with another
+    identity and not `overwrite`.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise ShardError(f"{directory} is a file: name a directory for the shards") from None
-    journal = Journal(directory, identity, locked(directory))
+        raise kind.error(f"{directory} is a file: name a directory for the {kind.name}") from None
+    journal = Journal(directory, kind, identity, _locked(directory, kind.error))
     try:
         names = sorted(entry.name for entry in directory.iterdir())
-        _refuse_foreign(directory, names, (*BESIDE, *beside), overwrite=overwrite)
-        if overwrite:
-            _clear(directory, names)
+        _refuse_foreign(journal, names, beside, overwrite=overwrite)
+        if overwrite:  # the manifest goes first: it must not vouch for half of a result
+            for name in (MANIFEST, *filter(kind.is_file, names), *kind.further, kind.journal):
+                (directory / name).unlink(missing_ok=True)
             names = [name for name in names if (directory / name).exists()]
         _find_finished(journal, names)
         for name in names:
-            if DRAFT_NAME.fullmatch(name):
+            if kind.is_draft(name):
                 (directory / name).unlink(missing_ok=True)  # the temporary file of a dead run
         if journal.manifest is None:
             journal.begin()
@@ -114,103 +211,108 @@ def open_journal(
         raise
 
 
-def _find_finished(journal: Journal, names: Sequence[str]) -> None:
+def _find_finished(journal: Journal[File, Made], names: Sequence[str]) -> None:
     """Fill `journal` with what the manifest or a former journal lists and the directory proves."""
-    directory = journal.directory
-    manifest = load_manifest(directory) if MANIFEST in names else None
+    directory, kind = journal.directory, journal.kind
+    manifest = kind.manifest(directory) if MANIFEST in names else None
     if manifest is not None and not manifest.sound:
-        raise ShardError(f"{directory / MANIFEST} was edited: restore it, or pass --overwrite")
-    begun, listed = (manifest.identity, manifest.shards) if manifest else _read(directory)
-    # a run that stopped before its first shard left nothing that another one could spoil
-    if begun is not None and (listed or any(SHARD_NAME.fullmatch(name) for name in names)):
-        _refuse_other(directory, begun, journal.identity)
-    known = [shard.name for shard in listed]
-    next_one = [] if begun is None else [shard_name(len(listed))]  # renamed, not yet in the journal
-    for name in names:
-        if SHARD_NAME.fullmatch(name) and name not in (*known, *next_one):
-            raise ShardError(
-                f"{directory / name} is not of this run: move it away, or pass --overwrite"
-            )
-    for number, shard in enumerate(listed):
-        if shard.name != shard_name(number) or not _whole(directory / shard.name, shard):
-            journal.notes.append(
-                f"{shard.name} is missing or changed: written again, and all after it"
-            )
-            break
-        journal.shards.append(shard)
-    if manifest is not None and len(journal.shards) == len(listed):
-        journal.manifest = manifest
-        return
-    (directory / MANIFEST).unlink(missing_ok=True)  # it must not vouch for what is not there
-    for name in (*known, *next_one)[len(journal.shards) :]:
-        (directory / name).unlink(missing_ok=True)
-
-
-def _read(directory: Path) -> tuple[Identity | None, list[Shard]]:
-    """Identity and shards of the journal; (None, []) when there is none."""
-    path = directory / JOURNAL
-    if not path.exists():
-        return None, []
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is torn
-    try:
-        header = orjson.loads(lines[0])
-        if (header["kind"], header["schema_version"]) != ("shards-journal", SCHEMA_VERSION):
-            raise ValueError("another kind or version")
-        identity = Identity.model_validate_json(orjson.dumps(header["identity"]))
-        return identity, [Shard.model_validate_json(line) for line in lines[1:]]
-    except (ValidationError, ValueError, LookupError, TypeError):
-        raise ShardError(f"{path} is damaged: pass --overwrite to begin again") from None
-
-
-def _refuse_other(directory: Path, theirs: Identity, ours: Identity) -> None:
-    differences = theirs.differences(ours)
-    if differences:
-        raise ShardError(
-            f"{directory} holds the shards of another run ({'; '.join(differences[:4])}):"
+        raise kind.error(f"{directory / MANIFEST} was edited: restore it, or pass --overwrite")
+    found = _read(directory, kind) if manifest is None else kind.listed(manifest)
+    begun = found or Listed(journal.identity, [])
+    present = [name for name in names if kind.is_file(name)]
+    differences = begun.identity.differences(journal.identity)
+    # a run that stopped before its first file left nothing that another one could spoil
+    if differences and (begun.files or present):
+        raise kind.error(
+            f"{directory} holds the {kind.name} of another run ({'; '.join(differences[:4])}):"
             " choose another directory, or pass --overwrite to replace them"
         )
+    known = {file.name for file in begun.files}
+    if found:
+        known.add(kind.file_name(len(begun.files)))  # renamed, not yet in the journal
+    for name in present:
+        if name not in known and (kind.strict or not found):
+            raise kind.error(
+                f"{directory / name} is not of this run: move it away, or pass --overwrite"
+            )
+    for number, file in enumerate(begun.files):
+        path = directory / kind.file_name(number)
+        there = path.name == file.name and path.is_file() and path.stat().st_size == file.bytes
+        if not there or (kind.hashed and digest(path) != file.sha256):
+            journal.notes.append(
+                f"{file.name} is missing or changed: written again, and all after it"
+            )
+            break
+        journal.files.append(file)
+    journal.choice = begun.choice if journal.files else ""
+    if manifest is not None and len(journal.files) == len(begun.files):
+        lost = [
+            name
+            for name, sha256 in begun.further.items()
+            if not (directory / name).is_file() or digest(directory / name) != sha256
+        ]
+        if not lost:
+            journal.manifest = manifest
+            return
+        journal.notes += [f"{name} is missing or changed: written again" for name in lost]
+    (directory / MANIFEST).unlink(missing_ok=True)  # it must not vouch for what is not there
+    kept = {file.name for file in journal.files}
+    for name in present:
+        if name not in kept:
+            (directory / name).unlink(missing_ok=True)
+
+
+def _read(directory: Path, kind: Kind[File, Made]) -> Listed[File] | None:
+    """What the journal holds; None when there is none."""
+    path = directory / kind.journal
+    if not path.exists():
+        return None
+    try:
+        header, *lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last end is torn
+        begun = orjson.loads(header)
+        if (begun["kind"], begun["schema_version"]) != (f"{kind.name}-journal", kind.version):
+            raise ValueError("another kind or version")
+        choice = ""
+        if kind.choice and lines:
+            key, values = kind.choice
+            choice = orjson.loads(lines.pop(0))[key]
+            if choice not in values:
+                raise ValueError("another choice")
+        identity = kind.identity(orjson.dumps(begun["identity"]))
+        return Listed(identity, [kind.file(line) for line in lines], choice)
+    except (ValueError, LookupError, TypeError):  # pydantic's errors are of the first kind
+        raise kind.error(f"{path} is damaged: pass --overwrite to begin again") from None
 
 
 def _refuse_foreign(
-    directory: Path, names: Sequence[str], beside: Collection[str], *, overwrite: bool
+    journal: Journal[File, Made], names: Sequence[str], beside: Collection[str], *, overwrite: bool
 ) -> None:
-    ours = (MANIFEST, JOURNAL, *beside)
-    foreign = [
-        name
-        for name in names
-        if name not in ours and not SHARD_NAME.fullmatch(name) and not DRAFT_NAME.fullmatch(name)
-    ]
-    if overwrite:  # other files stay as they are, but readers of the folder would mix Parquet files
-        foreign = [name for name in foreign if name.endswith(".parquet")]
-        if MANIFEST in names and _of_another_kind(directory / MANIFEST):
+    directory, kind = journal.directory, journal.kind
+    ours = (MANIFEST, kind.journal, *kind.further, *beside)
+    others = [name for name in names if name not in ours]
+    foreign = [name for name in others if not kind.is_file(name) and not kind.is_draft(name)]
+    if overwrite:
+        foreign = [name for name in foreign if name.endswith(kind.spoils)]
+        if MANIFEST in names and _of_another_kind(directory / MANIFEST, kind.name):
             foreign.append(MANIFEST)
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         step = "" if overwrite else ", or choose an empty directory"
-        raise ShardError(
+        raise kind.error(
             f"{directory} holds foreign files ({', '.join(foreign[:3])}{more}):"
             f" move them away{step}"
         )
 
 
-def _of_another_kind(manifest: Path) -> bool:
+def _of_another_kind(manifest: Path, name: str) -> bool:
     try:
         found = orjson.loads(manifest.read_bytes())
-        return (found["tool"], found["kind"]) != ("eagle3-data", "shards")
+        return (found["tool"], found["kind"]) != ("eagle3-data", name)
     except (ValueError, LookupError, TypeError):
         return False  # damaged beyond telling: what --overwrite is for
 
 
-def _clear(directory: Path, names: Sequence[str]) -> None:
-    """Remove a former result, the manifest first: it must not vouch for half of it."""
-    (directory / MANIFEST).unlink(missing_ok=True)
-    for name in names:
-        if SHARD_NAME.fullmatch(name):
-            (directory / name).unlink(missing_ok=True)
-    (directory / JOURNAL).unlink(missing_ok=True)
-
-
-def locked(directory: Path) -> int:
+def _locked(directory: Path, error: type[ValueError]) -> int:
     """A lock on the directory for this process; it goes with the process, however that ends."""
     import fcntl
 
@@ -219,18 +321,14 @@ def locked(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise ShardError(
+        raise error(
             f"{directory} is being written by another run: wait for it, or choose another directory"
         ) from None
     return descriptor
 
 
-def _whole(path: Path, shard: Shard) -> bool:
-    return path.is_file() and path.stat().st_size == shard.bytes and digest(path) == shard.sha256
-
-
-def _line(entry: dict[str, object]) -> bytes:
-    return orjson.dumps(entry) + b"\n"
+def _lines(entries: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
 
 
 def digest(path: Path) -> str:
@@ -246,3 +344,20 @@ def sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+SHARDS: Kind[Shard, Manifest] = Kind(
+    name="shards",
+    stem="part",
+    suffix=".parquet",
+    journal=JOURNAL,
+    version=SCHEMA_VERSION,
+    error=ShardError,
+    identity=Identity.model_validate_json,
+    file=Shard.model_validate_json,
+    manifest=load_manifest,
+    listed=lambda made: Listed(made.identity, made.shards),
+    hashed=True,
+    strict=True,
+    spoils=".parquet",  # readers of the folder would mix them with ours
+)

@@ -1,15 +1,17 @@
 """The manifest: what a finished run wrote. It is written last, so its existence means complete.
 
 What enters: the shards of a run, its facts, options, inputs and ledger. What leaves:
-`manifest.json`. It promises that the same run gives the same bytes (no clock in it), and that an
-edited manifest is noticed by its own checksum.
+`manifest.json`; that of `draft`'s states is sealed and loaded the same way. It promises that the
+same run gives the same bytes (no clock in it), and that an edited manifest is noticed by its own
+checksum.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -21,11 +23,54 @@ JOURNAL = "shards.journal.jsonl"
 KIND = "shards"
 
 
-class _Part(BaseModel):
+class Strict(BaseModel):
+    """Nothing is changed, added or converted."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Place(_Part):
+class Run(Strict):
+    """What makes two runs the same run: their files would be the same bytes."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over the canonical JSON."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json"))).hexdigest()
+
+    def differences(self, other: Self) -> list[str]:
+        """`key: theirs → ours` for every entry that differs, `self` being theirs."""
+        return differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
+
+
+class Sealed(Strict):
+    """A finished directory: the head of its manifest, and the checksum that ends it."""
+
+    schema_version: int
+    tool: Literal["eagle3-data"] = "eagle3-data"
+
+    def sealed(self) -> Self:
+        """The same with its checksum."""
+        return self.model_copy(update={"checksum": self._sum()})
+
+    @property
+    def sound(self) -> bool:
+        """Whether the checksum fits."""
+        return self == self.sealed()
+
+    def _sum(self) -> str:
+        body = self.model_dump(mode="json")
+        del body["checksum"]
+        return hashlib.sha256(canonical(body)).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """The bytes of `manifest.json`."""
+        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+Made = TypeVar("Made", bound=Sealed)
+
+
+class Place(Strict):
     """Where a row comes from: file as named, physical line, byte offset, choice, turn."""
 
     file: str
@@ -35,7 +80,7 @@ class Place(_Part):
     turn: int | None
 
 
-class Shard(_Part):
+class Shard(Strict):
     """One finished file. `tokens` and `supervised_tokens` are sums over its rows, `arrow_bytes` of
     their sizes (`row_sizes`); `rows_hash`: BLAKE2b-128 over ids, splits, cuts and codes of its
     rows in order; `last`: where its last row comes from.
@@ -52,7 +97,7 @@ class Shard(_Part):
     last: Place | None
 
 
-class Identity(_Part):
+class Identity(Run):
     """What makes two runs the same run: their shards would be the same bytes."""
 
     facts: ShardFacts
@@ -60,21 +105,10 @@ class Identity(_Part):
     inputs: list[dict[str, JsonValue]]
     layout: dict[str, JsonValue]
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) over the canonical JSON."""
-        return hashlib.sha256(canonical(self.model_dump(mode="json"))).hexdigest()
 
-    def differences(self, other: Identity) -> list[str]:
-        """`key: theirs → ours` for every entry that differs, `self` being theirs."""
-        return differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
-
-
-class Manifest(_Part):
+class Manifest(Sealed):
     """A finished directory. `checksum` covers everything else in it."""
 
-    schema_version: int
-    tool: Literal["eagle3-data"] = "eagle3-data"
     kind: Literal["shards"] = "shards"
     identity: Identity
     ledger: dict[str, JsonValue]
@@ -89,27 +123,14 @@ class Manifest(_Part):
         """What all shards have in common."""
         return self.identity.facts
 
-    def sealed(self) -> Manifest:
-        """The same with its checksum."""
-        return self.model_copy(update={"checksum": self._sum()})
-
     @property
     def sound(self) -> bool:
         """Whether the checksum fits and the totals are the sums over the shards."""
         names = ("rows", "tokens", "supervised_tokens")
-        return self.checksum == self._sum() and all(
+        return super().sound and all(
             getattr(self, name) == sum(getattr(shard, name) for shard in self.shards)
             for name in names
         )
-
-    def _sum(self) -> str:
-        body = self.model_dump(mode="json")
-        del body["checksum"]
-        return hashlib.sha256(canonical(body)).hexdigest()
-
-    def to_bytes(self) -> bytes:
-        """The bytes of `manifest.json`."""
-        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def load_manifest(directory: Path) -> Manifest:
@@ -117,36 +138,49 @@ def load_manifest(directory: Path) -> Manifest:
 
     Raises ShardError: no manifest, not one of shards, another schema version, or damaged.
     """
+    return loaded(directory, Manifest, KIND, "convert", SCHEMA_VERSION, ShardError, foreign_version)
+
+
+def loaded(
+    directory: Path,
+    model: type[Made],
+    kind: str,
+    command: str,
+    version: int,
+    error: type[ValueError],
+    foreign: Callable[[str, str], ValueError],
+) -> Made:
+    """The manifest of a directory that `command` wrote. Raises `error`, and what `foreign` makes of
+    file and version for another schema version.
+    """
     path = directory / MANIFEST
     try:
         body = path.read_bytes()
     except FileNotFoundError:
         if not directory.is_dir():
-            raise ShardError(
-                f"{directory} is not a directory: name the folder that `convert` wrote"
+            raise error(
+                f"{directory} is not a directory: name the folder that `{command}` wrote"
             ) from None
-        raise ShardError(
+        raise error(
             f"{directory} has no {MANIFEST}, so the run that wrote it did not finish:"
-            " run the same `convert` command again, it continues"
+            f" run the same `{command}` command again, it continues"
         ) from None
-    except OSError as error:
-        raise ShardError(f"{path}: {error.strerror}; check the file") from None
+    except OSError as fault:
+        raise error(f"{path}: {fault.strerror}; check the file") from None
     try:
         found = orjson.loads(body)
-        if not isinstance(found, dict) or (found.get("tool"), found.get("kind")) != (
-            "eagle3-data",
-            KIND,
-        ):
-            raise ShardError(
-                f"{path} is not the manifest of shards: name the folder that `convert` wrote"
+        told = (found.get("tool"), found.get("kind")) if isinstance(found, dict) else None
+        if told != ("eagle3-data", kind):
+            raise error(
+                f"{path} is not the manifest of {kind}: name the folder that `{command}` wrote"
             )
-        if found.get("schema_version") != SCHEMA_VERSION:
-            raise foreign_version(str(path), str(found.get("schema_version"))[:40])
-        return Manifest.model_validate_json(body)
-    except (ValidationError, orjson.JSONDecodeError) as error:
-        reason = _reason(error)
-        raise ShardError(
-            f"{path} is damaged ({reason}): restore it, or run `convert --overwrite` again"
+        if found.get("schema_version") != version:
+            raise foreign(str(path), str(found.get("schema_version"))[:40])
+        return model.model_validate_json(body)
+    except (ValidationError, orjson.JSONDecodeError) as fault:
+        raise error(
+            f"{path} is damaged ({_reason(fault)}): restore it, or run `{command} --overwrite`"
+            " again"
         ) from None
 
 

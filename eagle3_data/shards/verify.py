@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from eagle3_data.shards import rules
 from eagle3_data.shards.invariants import broken_rows
-from eagle3_data.shards.journal import DRAFT_NAME, digest
+from eagle3_data.shards.journal import SHARDS, digest
 from eagle3_data.shards.manifest import JOURNAL, MANIFEST, Manifest, Shard, load_manifest
 from eagle3_data.shards.schema import (
     ForeignVersion,
@@ -130,7 +130,7 @@ class _Run:
             self._tell(rules.MANIFEST_CHANGED, at, "checksum or sums do not fit its content")
         listed = {shard.name for shard in self.manifest.shards}
         for entry in sorted(self.path.iterdir()):
-            if entry.name == JOURNAL or DRAFT_NAME.fullmatch(entry.name):
+            if entry.name == JOURNAL or SHARDS.is_draft(entry.name):
                 self._tell(rules.LEFTOVERS, at, entry.name)
             elif entry.suffix == ".parquet" and entry.name not in listed:
                 self.out.paths.append(entry)

@@ -20,12 +20,14 @@ from typing import Any
 import pyarrow as pa
 
 from eagle3_data.shards.cuts import Layout, fitting, row_sizes
-from eagle3_data.shards.journal import open_journal, shard_name, sync
+from eagle3_data.shards.journal import SHARDS, open_journal
 from eagle3_data.shards.manifest import MANIFEST, Identity, Manifest, Place, Shard
 from eagle3_data.shards.part import Part, told
 from eagle3_data.shards.rows import conform
 from eagle3_data.shards.schema import ShardError, ShardFacts, arrow_schema
-from eagle3_data.writing import drafting
+
+BESIDE = ("README.md",)
+"""A dataset card may lie beside the shards."""
 
 
 class ShardWriter:
@@ -55,7 +57,7 @@ class ShardWriter:
         threads: int = 1,
     ) -> None:
         self.layout = layout or Layout()
-        identity = Identity.model_validate(
+        self._identity = Identity.model_validate(
             {
                 "facts": facts,
                 "options": dict(options or {}),
@@ -64,9 +66,11 @@ class ShardWriter:
             }
         )
         self._schema = arrow_schema(facts)
-        self._journal = open_journal(directory, identity, overwrite=overwrite, beside=beside)
+        self._journal = open_journal(
+            directory, SHARDS, self._identity, overwrite=overwrite, beside=(*BESIDE, *beside)
+        )
         self.directory = directory
-        self._finished = tuple(self._journal.shards)
+        self._finished = tuple(self._journal.files)
         self._seen = _Seen([shard for shard in self._finished if shard.rows])
         self._begun = False
         self._threads = threads
@@ -143,15 +147,15 @@ class ShardWriter:
         """
         if self._seen.shards:
             raise self._other("has fewer rows than the finished shards")
-        if self._pending or self._open is not None or not self._journal.shards:
+        if self._pending or self._open is not None or not self._journal.files:
             self._write_group()
             self._finish_shard()
         while self._landing:
             self._land()
-        shards = self._journal.shards
+        shards = self._journal.files
         manifest = Manifest(
             schema_version=1,
-            identity=self._journal.identity,
+            identity=self._identity,
             ledger=dict(ledger),
             rows=sum(shard.rows for shard in shards),
             tokens=sum(shard.tokens for shard in shards),
@@ -159,13 +163,10 @@ class ShardWriter:
             shards=shards,
         ).sealed()
         if self._journal.manifest is None:
-            path = self.directory / MANIFEST
             try:
-                with drafting(path, overwrite=True) as draft:
-                    draft.write(manifest.to_bytes())
+                self._journal.seal(manifest)
             except OSError as error:
-                raise _full(path, error) from error
-            sync(self.directory)
+                raise _full(self.directory / MANIFEST, error) from error
         elif self._journal.manifest != manifest:
             raise self._other("gives another ledger than the finished shards")
         self._journal.remove()
@@ -196,8 +197,8 @@ class ShardWriter:
 
     def _write_group(self) -> None:
         if self._open is None:
-            number = len(self._journal.shards) + len(self._landing)
-            path = self.directory / shard_name(number)
+            number = len(self._journal.files) + len(self._landing)
+            path = self.directory / SHARDS.file_name(number)
             self._open = Part(path, self._schema, self.layout, threaded=self._threads > 1)
         try:
             self._open.add(tuple(self._pending), self._held_bytes)
@@ -219,9 +220,7 @@ class ShardWriter:
         """
         part = self._landing.popleft()
         try:
-            shard = part.land()
-            sync(self.directory)
-            self._journal.add(shard)
+            self._journal.add(part.land())
         except OSError as error:
             raise _full(part.draft.path, error) from error
         finally:
