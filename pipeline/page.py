@@ -131,7 +131,7 @@ def planted(done: Mapping[str, Any]) -> str:
         live = seen(said["live"]) if "live" in said else "none: dead at the first request"
         walk = seen(said["walk"]) if "walk" in said else "–"
         rows.append([fault.told, live, walk, linted(one), f"{said['verdict']}: {said['cause']}"])
-    head = ["planted", "live: length, P_k", "walk of these files", "`lint` for vLLM"]
+    head = ["planted", "live: length, P_k", "walk on its ids", "`lint` for vLLM"]
     text = (
         "`lint` reads the files alone. `acceptance` has the engine's numbers, the target, and the"
         " layers that `finetune` noted."
@@ -141,10 +141,11 @@ def planted(done: Mapping[str, Any]) -> str:
 
 
 def linted(done: Mapping[str, Any]) -> str:
-    """The codes of lint."""
-    found = done["lint"]["said"]["findings"]
-    codes = sorted({f"{one['code']} ({one['severity']})" for one in found})
-    return ", ".join(codes) or "nothing"
+    """What lint says of this engine, and its codes."""
+    said = done["lint"]["said"]
+    codes = sorted({one["code"] for one in said["findings"]})
+    (engine,) = said["engines"]
+    return f"loads {engine['loads']}, right {engine['right']} ({', '.join(codes) or 'no rule'})"
 
 
 def data(done: Mapping[str, Any]) -> str:
