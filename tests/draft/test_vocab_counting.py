@@ -99,7 +99,8 @@ def test_progress_ends_at_the_size_of_the_shards(tmp_path) -> None:
     [
         ({"input_ids": [10, 11, 12, 13, 100, 15, 2]}, "not below 100"),
         ({"input_ids": [10, -1, 12, 13, 14, 15, 2]}, "not below 100"),
-        ({"loss_mask": [0, 0, 0, 1, 1, 1]}, "differ in length"),
+        ({"supervised_tokens": 3}, "other sampled tokens"),
+        ({"spans": spans(("prompt", 2), ("content", 5))}, "other sampled tokens"),
         ({"spans": []}, "do not tile"),
         ({"spans": spans(("prompt", 3), ("poetry", 4))}, "do not tile"),
         (
