@@ -177,6 +177,6 @@ def test_vocab_lint_and_the_store_of_states_load_no_torch() -> None:
 
 
 def test_the_command_line_loads_only_typer_before_a_command_runs() -> None:
-    loaded = loaded_after("import eagle3_data.cli.app")
+    loaded = loaded_after("from eagle3_data.cli import app; app.made()")
     assert "typer" in loaded
     assert loaded & {"polars", "pydantic", "numpy", "orjson", "hashlib", *HEAVY} == set()

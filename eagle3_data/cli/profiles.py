@@ -91,6 +91,13 @@ def profile_check(
     raise typer.Exit(Exit.FINDINGS if failed else Exit.CLEAN)
 
 
+profile = typer.Typer(
+    help="Look at one profile, or prove it against a tokenizer.", no_args_is_help=True
+)
+profile.command("check")(profile_check)
+profile.command("show")(profile_show)
+
+
 def _fact(key: str, value: object, width: int) -> str:
     """One key of a profile on one line, a list or table one line an entry."""
     import orjson
