@@ -37,8 +37,8 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     m["reasoning"] = None
 
 
-# the missing marker is one token less, but where the two texts meet the join can make one more (1 of
-# 40): then the count says nothing, and the thought is missing all the same
+# the missing marker is one token less, but where the two texts meet the join can make one more (1
+# of 40): then the count says nothing, and the thought is missing all the same
 @edits("thought and answer joined without markers", "A17", "TOK001", "CAP001")
 def _(row: Row, rng: random.Random, other: Row) -> None:
     m = message(row)
