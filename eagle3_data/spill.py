@@ -1,18 +1,17 @@
-"""The spill: samples that wait for the corpus rules, in memory and then on disk.
+"""The spill: samples that wait on disk for the corpus rules.
 
-What enters: measured batches of the road. What leaves: after the verdict the rows of schema v1 that
-may become samples, in order, filtered. It promises that no more than `HELD` bytes of them stay in
-memory (the rest lies in Arrow files, one a batch), that a row depends on its own record only, and
-that the folder of a dead run is removed by the next one.
+What enters: measured batches of the road. What leaves: Arrow files with the rows of schema v1 that
+may become samples, one file a batch, and after the verdict the same rows in order, filtered. It
+promises that no token ids stay in memory, that a row depends on its own record only, and that the
+folder of a dead run is removed by the next one.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -34,23 +33,17 @@ FOLDER = ".spill"
 that whoever left a spill there is dead.
 """
 
-HELD = 512 << 20
-"""Bytes of samples that are not written to the disk and read back: 20,000 records of 12 KB."""
-
 MARKS = ("refused", "tokens_lost", "inside_thought", "seq_len", "line_hash", "split")
 """What light records of a conversion hold besides those of a check."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Spill:
-    """`folder`: of the Arrow files. A part is known by its place: number of the file, first line of
-    the batch. So they are in the order of the inputs, whichever worker made them when.
+    """A folder of Arrow files, one a batch, named by the first line of it: by name they are in the
+    order of the inputs, whichever worker wrote them when.
     """
 
     folder: Path
-    _parts: dict[tuple[int, int], pa.Table | Path] = field(default_factory=dict)
-    _held: int = 0
-    _lock: Lock = field(default_factory=Lock)
 
     def clear(self) -> None:
         """Remove what a dead run left. Raises OutputError when it is nothing of ours."""
@@ -68,14 +61,7 @@ class Spill:
         self.folder.mkdir()
 
     def add(self, place: tuple[int, int], rows: pa.Table) -> None:
-        """Keep the rows of one batch. Raises OutputError."""
-        with self._lock:
-            room = self._held + rows.nbytes <= HELD
-            if room:
-                self._held += rows.nbytes
-        self._parts[place] = rows if room else self._written(place, rows)
-
-    def _written(self, place: tuple[int, int], rows: pa.Table) -> Path:
+        """Keep the rows of one batch. `place`: number of the file, first line of the batch."""
         import pyarrow as pa
 
         path = self.folder / f"{place[0]:06d}-{place[1]:012d}.arrow"
@@ -88,7 +74,6 @@ class Spill:
                 f"{path} can not be written ({error.strerror or error}): a conversion needs room"
                 " for its samples twice; make room and run the same command again"
             ) from error
-        return path
 
     def tables(self, keep: pl.Series, codes: pl.Series) -> Iterator[pa.Table]:
         """The kept rows of all batches, with their codes. `keep`, `codes`: for every row that was
@@ -97,17 +82,15 @@ class Spill:
         import pyarrow as pa
 
         at = 0
-        for place in sorted(self._parts):
-            rows = self._parts.pop(place)
-            if isinstance(rows, Path):
-                with pa.memory_map(str(rows)) as file:
-                    rows = pa.ipc.open_file(file).read_all()
+        for path in sorted(self.folder.iterdir()):
+            with pa.memory_map(str(path)) as file:
+                rows = pa.ipc.open_file(file).read_all()
             wanted, told = keep.slice(at, rows.num_rows), codes.slice(at, rows.num_rows)
             at += rows.num_rows
-            at_codes = rows.schema.get_field_index("codes")
-            kind = rows.schema.field(at_codes)
-            column = told.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind.type)
-            rows = rows.set_column(at_codes, kind, column)
+            place = rows.schema.get_field_index("codes")
+            field = rows.schema.field(place)
+            column = told.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(field.type)
+            rows = rows.set_column(place, field, column)
             yield rows if wanted.all() else rows.filter(wanted.to_arrow())
         if at != len(keep):
             raise AssertionError(f"{at} rows were spilled, {len(keep)} are known")

@@ -26,7 +26,7 @@ from converting import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_data import convert, open_shards, spill, verify
+from eagle3_data import convert, open_shards, verify
 from eagle3_data.profiles.load import load
 from eagle3_data.records import lines
 from eagle3_data.records.shapes import Turns, table_from
@@ -260,25 +260,6 @@ def test_the_spill_of_a_dead_run_is_removed_and_a_foreign_one_is_not(tmp_path: P
     with pytest.raises(OutputError, match=r"thesis\.tex"):
         convert(VLLM, tmp_path / "foreign", tokenizer=TOKENIZER)
     assert (foreign / "thesis.tex").read_text() == "x"
-
-
-@pytest.mark.parametrize("held", [0, 40_000])
-def test_what_is_spilled_to_disk_is_what_memory_holds(tmp_path: Path, monkeypatch, held) -> None:
-    small = partial(lines.read_batches, target_records=20)
-    monkeypatch.setattr(lines, "read_batches", small)
-    converted(VLLM, tmp_path / "memory", warn=TOLD)
-    seen: list[Path] = []
-    written = spill.Spill._written
-
-    def noted(self: spill.Spill, place: tuple[int, int], rows: Any) -> Path:
-        seen.append(written(self, place, rows))
-        return seen[-1]
-
-    monkeypatch.setattr(spill.Spill, "_written", noted)
-    monkeypatch.setattr(spill, "HELD", held)
-    converted(VLLM, tmp_path / "disk", warn=TOLD)
-    assert seen and not any(path.exists() for path in seen)
-    assert contents(tmp_path / "disk") == contents(tmp_path / "memory")
 
 
 TEXTS = st.text(max_size=60)
