@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from engines import serve
-from pipeline.faults import FAULTS, planted, shifted, without_markers
+from pipeline.faults import FAULTS, Fault, planted, shifted, without_markers
 from pipeline.page import new_codes, page
 from pipeline.prompts import prompts
 from pipeline.room import MODEL, Failed, Room, say
@@ -52,6 +52,11 @@ class Road:
     @property
     def target(self) -> Path:
         return serve.home() / "models" / MODEL
+
+    @property
+    def of(self) -> list[object]:
+        """Options that say whose ids they are."""
+        return ["--tokenizer", self.target, "--profile", "chatml"]
 
     def at(self, name: str) -> Path:
         """A file or folder of the run."""
@@ -91,39 +96,29 @@ class Road:
             )
 
     def check(self) -> dict[str, Any]:
-        read = [self.at("raw_responses.jsonl"), "--tokenizer", self.target, "--profile", "chatml"]
         report = self.at("results") / "report"
+        checked = ["check", self.at("raw_responses.jsonl"), *self.of]
+        checked += ["-o", f"json={report}", "--overwrite"]
         # 1: some answers of so small a model run in circles, and are put apart
-        code, _ = self.room.command(
-            "check", ["check", *read, "-o", f"json={report}", "--overwrite"], codes=(0, 1)
-        )
+        code, _ = self.room.command("check", checked, codes=(0, 1))
         return {"exit_code": code, "said": json.loads(report.read_text(encoding="utf-8"))}
 
     def convert(self) -> dict[str, Any]:
-        read = [self.at("raw_responses.jsonl"), "--tokenizer", self.target, "--profile", "chatml"]
-        split = ["--split", "train=0.9,val=0.1"]
-        return self.room.json(
-            "convert", "convert", *read, "-o", self.at("shards"), *split, codes=(0, 1)
-        )
+        out = ["-o", self.at("shards"), "--split", "train=0.9,val=0.1"]
+        read = [self.at("raw_responses.jsonl"), *self.of]
+        return self.room.json("convert", "convert", *read, *out, codes=(0, 1))
 
     def vocab(self) -> dict[str, Any]:
         out = ["-o", self.at("mapping"), "--size", DRAFT_VOCABULARY, "--overwrite"]
         return self.room.json("vocab", "vocab", self.at("shards"), *out)
 
     def extract(self) -> dict[str, Any]:
-        return self.room.json(
-            "extract",
-            "extract",
-            self.at("shards"),
-            "--target",
-            self.target,
-            "-o",
-            self.at("states"),
-        )
+        made = [self.at("shards"), "--target", self.target, "-o", self.at("states")]
+        return self.room.json("extract", "extract", *made)
 
     def backends(self) -> dict[str, Any]:
         """vLLM's states of the same ids, and how far they lie from those of transformers."""
-        from eagle3_data.draft.selfcheck import TOLERANCE, apart
+        from eagle3_data.draft.selfcheck import TOLERANCE, furthest
         from eagle3_data.draft.states import open_states
 
         ours = open_states(self.at("states"))
@@ -138,38 +133,24 @@ class Road:
                 *("-o", self.at("states-vllm"), "--limit", BACKENDS_COMPARED),
                 *("--backend", "vllm", "--base-url", server.base_url),
             )
-        furthest, samples = 0.0, 0
+        largest, samples = 0.0, 0
         for one, other in zip(ours, open_states(self.at("states-vllm")), strict=False):
             if one.input_ids.tolist() != other.input_ids.tolist():
                 raise Failed("backends: the two runs hold other samples")
-            pairs = zip(
-                one.aux.float().chunk(len(layers.output_of), 1),
-                other.aux.float().chunk(len(layers.output_of), 1),
-                strict=True,
-            )
-            apart_by = [apart(a, b) for a, b in pairs]
-            furthest = max(furthest, *apart_by, apart(one.final.float(), other.final.float()))
+            largest = max(largest, furthest(one, other, len(layers.output_of)))
             samples += 1
         if samples != BACKENDS_COMPARED:
             raise Failed(f"backends: {samples} samples were compared, not {BACKENDS_COMPARED}")
         allowed = TOLERANCE["bfloat16"]
-        return {**found, "samples": samples, "distance": round(furthest, 4), "allowed": allowed}
+        return {**found, "samples": samples, "distance": round(largest, 4), "allowed": allowed}
 
     def finetune(self) -> dict[str, Any]:
         return self.train("finetune", self.at("states"), self.at("drafter"))
 
-    def train(self, name: str, states: Path, out: Path, *more: object) -> dict[str, Any]:
+    def train(self, name: str, states: Path, out: Path) -> dict[str, Any]:
         going = ["--resume"] if (out / "training").exists() else []
-        options = [
-            "--mapping",
-            self.at("mapping"),
-            "--epochs",
-            self.epochs,
-            "--batch-tokens",
-            1024,
-            *going,
-            *more,
-        ]
+        options = ["--mapping", self.at("mapping"), "--epochs", self.epochs, *going]
+        options += ["--batch-tokens", 1024]
         found = self.room.json(name, "finetune", states, "-o", out, *options)
         lines = (out / "training" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines]
@@ -203,9 +184,9 @@ def faults(road: Road, names: list[str]) -> None:
     room = road.room
     for name in names:
         fault = FAULTS[name]
-        folder = planted(fault, road.at("drafter"), road.at(f"planted/{name}"))
 
-        def judged(name: str = name, folder: Path = folder) -> dict[str, Any]:
+        def judged(name: str = name, fault: Fault = fault) -> dict[str, Any]:
+            folder = planted(fault, road.at("drafter"), road.at(f"planted/{name}"))
             lint = ["lint", folder, "--target", road.target, "--engine", "vllm"]
             linted = room.json(f"fault-{name}", *lint, codes=(0, 1))
             return {"lint": linted, **road.acceptance(f"fault-{name}", folder)}
@@ -247,12 +228,11 @@ def no_markers(road: Road) -> dict[str, Any]:
         text = "".join(pair[which] + "\n" for pair in pairs)
         (place / f"{name}.jsonl").write_text(text, encoding="utf-8")
     name = "fault-markers"
-    of = ["--tokenizer", road.target, "--profile", "chatml"]
     report = place / "report.json"
-    checked = ["check", place / "capture.jsonl", *of, "-o", f"json={report}", "--overwrite"]
+    checked = ["check", place / "capture.jsonl", *road.of, "-o", f"json={report}", "--overwrite"]
     code, _ = room.command(name, checked, codes=(0, 1))
     shards, states, drafter = place / "shards", place / "states", place / "drafter"
-    room.json(name, "import", place / "rows.jsonl", "-o", shards, *of, "--overwrite")
+    room.json(name, "import", place / "rows.jsonl", "-o", shards, *road.of, "--overwrite")
     room.json(name, "extract", shards, "--target", road.target, "-o", states)
     trained = road.train(name, states, drafter)
     live = road.acceptance(name, drafter)
@@ -299,13 +279,10 @@ def _apart(done: dict[str, Any]) -> Iterator[str]:
 
 
 def ready(rows: int, held_out: int) -> None:
-    """Raise Failed for what would end the run later."""
+    """Raise Failed or ValueError for what would end the run later."""
     if not (serve.home() / "vllm" / "bin" / "python").is_file():
         raise Failed(f"there is no vLLM in {serve.home()}: run engines/install vllm")
-    try:
-        prompts(rows, held_out)
-    except ValueError as error:
-        raise Failed(str(error)) from None
+    prompts(rows, held_out)
 
 
 def main() -> int:

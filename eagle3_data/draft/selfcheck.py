@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eagle3_data.draft.forward import Source
+    from eagle3_data.draft.states import StateSample
     from eagle3_data.draft.states_writer import Stated
 
 EVERY = 100
@@ -227,6 +228,14 @@ def apart(one: Tensor, other: Tensor) -> float:
     one, other = one / scale, other / scale
     distance = (one - other).norm(dim=-1) / other.norm(dim=-1).clamp_min(1e-6)
     return float(distance.nan_to_num(1e9).median())
+
+
+def furthest(one: StateSample, other: StateSample, layers: int) -> float:
+    """The largest distance (`apart`) of two extractions of a sample, over its `layers` auxiliary
+    states and the final one.
+    """
+    mine, theirs = ((*sample.aux.chunk(layers, 1), sample.final) for sample in (one, other))
+    return max(apart(a.float(), b.float()) for a, b in zip(mine, theirs, strict=True))
 
 
 def _shifts(mine: Tensor, wanted: Tensor) -> list[tuple[str, str, float]]:
