@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -77,15 +78,44 @@ def severities(
     }
 
 
+class Interrupt(Event):
+    """An event that a signal handler may set, whatever the interrupted thread does.
+
+    A plain Event holds a lock at the ends of `wait`. A handler runs on the thread that waits, so
+    `set` there waited for that lock for ever, and no further Ctrl-C could end it. Putting into a
+    SimpleQueue is reentrant by its documentation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came = False
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        return self._came
+
+    def set(self) -> None:
+        self._came = True
+        self._bell.put(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True as soon as it is set, False after `timeout` seconds. For one thread."""
+        if not self._came:
+            with suppress(Empty):
+                self._bell.get(timeout=timeout)
+        return self._came
+
+
 @contextmanager
 def interruptible() -> Iterator[Event]:
     """An event that the first Ctrl-C sets; the second one stops at once."""
-    cancel = Event()
+    cancel = Interrupt()
 
     def first(_signal: int, _frame: FrameType | None) -> None:
-        cancel.set()
         signal.signal(signal.SIGINT, before)
-        console.note("interrupted: reporting what was read so far (once more to stop at once)")
+        cancel.set()
+        with suppress(RuntimeError):  # it came in the midst of another write to the same stream
+            console.note("interrupted: reporting what was read so far (once more to stop at once)")
 
     before = signal.signal(signal.SIGINT, first)
     try:

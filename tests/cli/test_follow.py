@@ -41,6 +41,17 @@ def append(path: Path, *pieces: bytes) -> None:
         file.write(b"".join(pieces))
 
 
+@contextmanager
+def ending(run: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leave no process behind when the test fails."""
+    with run:
+        try:
+            yield
+        finally:
+            if run.poll() is None:
+                run.kill()
+
+
 class Interrupt(Event):
     """Does one step at each pause of the watching, and is a Ctrl-C after the last."""
 
@@ -242,15 +253,16 @@ def test_ctrl_c_ends_a_real_run_with_the_report(path: Path, terminal: bool) -> N
         env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
     )
     os.close(other)
-    said = b""
-    until = time.monotonic() + 60
-    while b"20 rows" not in said and time.monotonic() < until:
-        said += os.read(main, 4096)
-    append(path, *LINES[20:30])
-    while b"30 rows" not in said and time.monotonic() < until:
-        said += os.read(main, 4096)
-    run.send_signal(signal.SIGINT)
-    out, _ = run.communicate(timeout=60)
+    with ending(run):
+        said = b""
+        until = time.monotonic() + 60
+        while b"20 rows" not in said and time.monotonic() < until:
+            said += os.read(main, 4096)
+        append(path, *LINES[20:30])
+        while b"30 rows" not in said and time.monotonic() < until:
+            said += os.read(main, 4096)
+        run.send_signal(signal.SIGINT)
+        out, _ = run.communicate(timeout=60)
     os.close(main)
     assert run.returncode == 1
     assert json.loads(out)["ledger"]["lines"] == 30
