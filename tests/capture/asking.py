@@ -11,9 +11,11 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
+from tenacity import wait_none
 from typer.testing import CliRunner, Result
 
-from eagle3_data.capture import session
+from eagle3_data.capture import generate as room
+from eagle3_data.capture import pool, session
 from eagle3_data.cli.app import app
 
 Json = dict[str, Any]
@@ -155,3 +157,28 @@ def prompts(path: Path, *texts: str) -> Path:
 
 def rows(path: Path) -> list[Json]:
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_WAIT", wait_none())
+    monkeypatch.setattr(pool, "FIRST_PAUSE", 0.001)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "raw_responses.jsonl"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    return prompts(tmp_path / "prompts.jsonl", *"abcdef")
+
+
+def manifest(out: Path) -> Json:
+    found: Json = orjson.loads(out.with_name("raw_responses.manifest.json").read_bytes())
+    return found
+
+
+def errors(out: Path) -> list[Json]:
+    return rows(out.with_name("raw_responses.errors.jsonl"))
