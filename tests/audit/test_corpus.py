@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_data.audit.columns import FINDINGS_SCHEMA, LIGHT_SCHEMA
-from eagle3_data.audit.corpus import KEY_COLUMNS, Holdout, corpus_findings, keys
+from eagle3_data.audit.corpus import KEY_COLUMNS, corpus_findings, keys
+from eagle3_data.audit.holdout import Holdout
 from eagle3_data.audit.rules import all_rules
 from eagle3_data.audit.rules.registry import Scope
 from eagle3_data.audit.shift import shifts

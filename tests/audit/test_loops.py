@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from eagle3_data.audit.answers import ANSWER_COLUMNS
 from eagle3_data.audit.language import LANGUAGE_COLUMNS
-from eagle3_data.audit.loops import LOOP_COLUMNS, loop_of, loops, text_signals
+from eagle3_data.audit.loops import (
+    LOOP_COLUMNS,
+    _middle_run,
+    _run_before_end,
+    loop_of,
+    loops,
+    text_signals,
+)
 from eagle3_data.audit.thresholds import Thresholds
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
@@ -179,6 +186,27 @@ def test_real_captures() -> None:
         stored = [one for one in ids if one in rows["id"]]
         assert stored
         assert found.filter(pl.col("loop_field").is_not_null())["id"].to_list() == stored
+
+
+@given(st.binary(max_size=40), st.binary(min_size=1, max_size=9), st.integers(1, 9), st.data())
+def test_runs_are_counted_byte_by_byte(
+    before: bytes, unit: bytes, times: int, data: st.DataObject
+) -> None:
+    body = before + unit * times
+    period = data.draw(st.integers(1, max(1, len(body) - 1)))
+    run = period
+    while run < len(body) and body[-run - 1] == body[-run - 1 + period]:
+        run += 1
+    assert _run_before_end(body, period) == run
+
+
+def test_a_run_in_the_middle_is_measured_both_ways() -> None:
+    words = b"one two three four five six seven eight nine ten "
+    body = b"Once. " * 9 + words * 40 + b"Done, and now something else: " + bytes(range(65, 91))
+    loop = _middle_run(body)
+    assert loop is not None
+    assert (loop.size, loop.repeats, len(loop.unit), loop.to_end) == (40 * 49 + 1, 40, 49, False)
+    assert loop.unit == b" " + words[:-1]
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=300)), max_size=6), st.booleans())
