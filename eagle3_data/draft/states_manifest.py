@@ -196,7 +196,6 @@ STATES: Kind[StateFile, StatesManifest] = Kind(
     # their bytes were on the disk before they got their names, and hashing a terabyte again takes
     # a quarter of an hour: `States.verify` does when asked
     hashed=False,
-    strict=False,
     further=(INDEX,),
     choice=("packing", tuple(Packing)),
 )

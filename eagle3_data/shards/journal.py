@@ -62,10 +62,9 @@ class Listed(Generic[File]):
 class Kind(Generic[File, Made]):
     """What lies in a directory: `stem-00000suffix`, …, `further` names, journal and manifest.
 
-    `hashed`: a file is proven by its digest, else by its size alone. `strict`: a file that the run
-    does not know is refused, else removed. `spoils`: how foreign names end that are refused with
-    `--overwrite` too, "" for all. `choice`: key and values of a line before the first file, for
-    what is chosen when it is made.
+    `hashed`: a file is proven by its digest, else by its size alone. `spoils`: how foreign names
+    end that are refused with `--overwrite` too, "" for all. `choice`: key and values of a line
+    before the first file, for what is chosen when it is made.
     """
 
     name: str
@@ -79,7 +78,6 @@ class Kind(Generic[File, Made]):
     manifest: Callable[[Path], Made]
     listed: Callable[[Made], Listed[File]]
     hashed: bool
-    strict: bool
     spoils: str = ""
     further: tuple[str, ...] = ()
     choice: tuple[str, Collection[str]] | None = None
@@ -231,7 +229,7 @@ def _find_finished(journal: Journal[File, Made], names: Sequence[str]) -> None:
     if found:
         known.add(kind.file_name(len(begun.files)))  # renamed, not yet in the journal
     for name in present:
-        if name not in known and (kind.strict or not found):
+        if name not in known:
             raise kind.error(
                 f"{directory / name} is not of this run: move it away, or pass --overwrite"
             )
@@ -358,6 +356,5 @@ SHARDS: Kind[Shard, Manifest] = Kind(
     manifest=load_manifest,
     listed=lambda made: Listed(made.identity, made.shards),
     hashed=True,
-    strict=True,
     spoils=".parquet",  # readers of the folder would mix them with ours
 )

@@ -122,6 +122,18 @@ def test_a_lost_file_is_written_again(tmp_path, shards, lost) -> None:
     assert contents(tmp_path) == whole
 
 
+def test_a_file_that_the_run_does_not_know_is_refused_and_stays(tmp_path, shards) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        written(tmp_path, shards, stop_after=2)
+    surplus = tmp_path / "states-00007.safetensors"
+    surplus.write_bytes(b"of an hour of a GPU")
+    with pytest.raises(StatesError, match=r"states-00007\.safetensors is not of this run"):
+        written(tmp_path, shards)
+    assert surplus.read_bytes() == b"of an hour of a GPU"
+    surplus.unlink()
+    written(tmp_path, shards)
+
+
 def test_another_run_is_refused_with_what_differs(tmp_path, shards) -> None:
     written(tmp_path, shards)
     with pytest.raises(StatesError, match=r"layers.output_of.0: |layers\.output_of: \[1,3\]"):
