@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eagle3_data.cli import console, options
-from eagle3_data.cli.finetune import ALL, Device, Dtype, Target, chosen
+from eagle3_data.cli.finetune import Device, Dtype, Target, chosen
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,10 +83,11 @@ def evaluate(
 
     opened = open_states(states)
     model = target_of(opened.identity, target)
+    drafter, picked = load(draft, model), chosen(opened, split, min_grade, max_length)
     with counting(not quiet) as told:
         found = walk(
-            load(draft, model),
-            chosen(opened, split, min_grade, max_length),
+            drafter,
+            picked,
             model,
             drafts=drafts,
             temperature=temperature,
@@ -98,7 +99,8 @@ def evaluate(
             told=told,
         )
     if not quiet:
-        for text in warned(found, split):
+        trained = drafter.facts.get("samples", {}).get("splits")
+        for text in warned(found, set(picked.index["split"]), trained):
             console.note(f"note: {text}")
     if json:
         console.data(found.to_dict())
@@ -106,12 +108,16 @@ def evaluate(
         console.result(console.visible(table(found)))
 
 
-def warned(found: Evaluation, split: str) -> Iterator[str]:
-    """What makes the numbers worth less than they look."""
-    if split in ("train", ALL):
+def warned(found: Evaluation, splits: set[str], trained: list[str] | None) -> Iterator[str]:
+    """What makes the numbers worth less than they look. `splits`: of the samples; `trained`: of
+    those that the drafter says it was trained on, None when it does not say.
+    """
+    seen = sorted(splits & ({"train"} if trained is None else set(trained)))
+    if seen:
+        known = "probably trained" if trained is None else "trained"
         yield (
-            f"--split {split} holds samples that `finetune` trains on unless told otherwise:"
-            " a drafter does better on those than on anything else"
+            f"the drafter was {known} on samples of the split {', '.join(seen)}: it does better on"
+            " those than on anything else"
         )
     if found.walk.length_interval is None:
         yield "one conversation gives no interval: evaluate more of them"

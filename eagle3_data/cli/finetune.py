@@ -255,6 +255,7 @@ def finetune(
             overwrite=overwrite,
             stop=cancel.is_set,
             told=told,
+            note=lambda text: None if quiet else console.note(f"note: {text}"),
         )
     if not ended:
         console.note(f"{out}: stopped after step {last.get('step', 0)}; --resume goes on")

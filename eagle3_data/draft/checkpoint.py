@@ -65,6 +65,18 @@ class Checkpoint:
                 return f"its layer ids {self.ids} are in neither meaning outputs of {output_of}"
         return None
 
+    def doubt(self, output_of: list[int]) -> str | None:
+        """Why it may be for other layers than these although `reads` has nothing against them."""
+        if self.ids is None or "layers_output_of" in self.facts:
+            return None
+        other = [k - 1 for k in self.ids] if output_of == sorted(set(self.ids)) else self.ids
+        return (
+            f"its layer ids {self.ids} may count what enters a layer (vLLM: outputs of"
+            f" {[k - 1 for k in self.ids]}) or what leaves it (SGLang: outputs of {self.ids}); the"
+            f" states are outputs of {output_of}: `evaluate` it on these and on states of {other}"
+            " before you train, the right ones give the longer acceptance length"
+        )
+
 
 def load(path: str | Path, target: Target, mapping: Mapping | None = None) -> Checkpoint:
     """Read a drafter of `target`; `mapping` in place of its own. Raises CheckpointError,
@@ -81,8 +93,11 @@ def load(path: str | Path, target: Target, mapping: Mapping | None = None) -> Ch
             f"{folder} is a drafter for a vocabulary of {shape.vocab_size:,} and states of"
             f" {shape.hidden_size}, {target.folder} has {list(target.head.shape)}: another target?"
         )
-    own = found.pop("embed_tokens.weight", None)
-    drafter = Drafter(shape, target.embedding if own is None else read_tensor(own))
+    stored = found.pop("embed_tokens.weight", None)
+    embedding = target.embedding if stored is None else read_tensor(stored)
+    if alike(embedding, target.embedding):
+        embedding = target.embedding  # one of them in memory
+    drafter = Drafter(shape, embedding)
     wanted = drafter.state_dict()
     weights = {n: t for n, t in found.items() if n not in ("d2t", "t2d")}
     missing, unexpected = sorted(wanted.keys() - weights), sorted(weights.keys() - wanted)
@@ -99,6 +114,14 @@ def load(path: str | Path, target: Target, mapping: Mapping | None = None) -> Ch
             )
     drafter.load_state_dict({name: read_tensor(tensor) for name, tensor in weights.items()})
     return Checkpoint(drafter, mapping, _ids(config), dict(config.raw.get(OWN) or {}))
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    """The same numbers, as far as bfloat16 tells them apart: what drafters are stored in."""
+    if one.shape != other.shape:
+        return False
+    kind = torch.bfloat16
+    return one is other or torch.equal(one.to("cpu", kind), other.to("cpu", kind))
 
 
 def shape_in(config: configs.Config, found: Dict[str, files.Tensor]) -> Shape:
@@ -150,6 +173,8 @@ def export(
 ) -> None:
     """Write a drafter into the folder `out`, replacing one. `made.facts` must name
     `layers_output_of`. `ids_of_outputs`: write layer ids as SGLang builds read them that add one.
+    An embedding that is not the target's is always written: engines would else share the target's,
+    which the drafter did not learn on (0.2 instead of 1.0 of its first choices were right).
     """
     from safetensors.torch import save
 
@@ -163,7 +188,7 @@ def export(
     if mapping.size < mapping.vocab_size or bool(mapping.d2t.any()):
         weights["d2t"] = torch.from_numpy(np.ascontiguousarray(mapping.d2t))
         weights["t2d"] = torch.from_numpy(np.ascontiguousarray(mapping.t2d))
-    if with_embedding:
+    if with_embedding or not alike(made.drafter.embedding, target.embedding):
         weights["embed_tokens.weight"] = made.drafter.embedding.detach().to("cpu", kind)
     out.mkdir(parents=True, exist_ok=True)
     told = config_of(made, target, kind, ids_of_outputs=ids_of_outputs)

@@ -34,6 +34,8 @@ from eagle3_data.draft.train import Settings, Teacher, Trainer, TrainError
 from eagle3_data.writing import OutputError, drafting
 
 TRAINING, METRICS, RUN = "training", "metrics.jsonl", "run.json"
+WARM = 5
+"""A warm-up of more than a fifth of the steps is told."""
 
 Told = Callable[[dict[str, Any], int], None]
 """Called with each row of metrics and the number of steps in all."""
@@ -105,10 +107,14 @@ def finetune(
     overwrite: bool = False,
     stop: Callable[[], bool] = lambda: False,
     told: Told = lambda _row, _total: None,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> bool:
-    """Train and export; False when it was stopped before the end, its state saved.
+    """Train and export; False when it was stopped before the end, its state saved. `note`: called
+    before the first step with what a user should know about the run.
 
-    Raises ValueErrors of this room for what does not belong together or can not be written.
+    A run that was complete is not trained again, its drafter is exported anew when the options for
+    that have changed. Raises ValueErrors of this room for what does not belong together or can not
+    be written.
     """
     states = states.where(min_length=SHORTEST)
     if not len(states):
@@ -124,11 +130,18 @@ def finetune(
             _claim(out, identity, go_on=go_on, overwrite=overwrite)
         if trainer.world > 1:
             distributed.barrier()
-        saved = resume.latest(folder)
-        if (folder / RUN).is_file():
-            return True  # a resumed run that was complete
-        if saved is not None:
+        saved, complete = resume.latest(folder), (folder / RUN).is_file()
+        if saved is not None and not complete:
             resume.restore(trainer, saved, identity)
+        resume.agree(trainer, identity, complete=complete)
+        way = {"dtype": dtype, "embedding": with_embedding, "ids_of_outputs": ids_of_outputs}
+        if complete:
+            if trainer.rank == 0:
+                _export_again(out, target, way)
+            return True
+        if trainer.rank == 0:
+            for text in _notes(made, start, target, trainer, states.identity.layers.output_of):
+                note(text)
         with closing(Log(folder, tensorboard, trainer.rank == 0)) as log:
             for row in trainer.run(_agreed(stop, trainer)):
                 log.row(row)
@@ -142,20 +155,71 @@ def finetune(
         if not ended:
             resume.save(trainer, folder, identity)
             return False
-        facts = identity["data"] | {"version": __version__, "training": asdict(settings)}
-        final = Checkpoint(made.drafter, made.mapping, facts=facts)
-        checkpoint.export(
-            final,
-            out,
-            target,
-            dtype=dtype,
-            with_embedding=with_embedding,
-            ids_of_outputs=ids_of_outputs,
-        )
-        _write(folder / RUN, {"tool": "eagle3-data", "steps": trainer.done, "identity": identity})
+        facts = identity["data"] | {
+            "samples": identity["samples"],
+            "version": __version__,
+            "training": asdict(settings),
+        }
+        _export(Checkpoint(made.drafter, made.mapping, facts=facts), out, target, way)
+        ran = {"tool": "eagle3-data", "steps": trainer.done, "identity": identity, "export": way}
+        _write(folder / RUN, ran)
         for one in folder.glob("step-*"):
             shutil.rmtree(one)
         return True
+
+
+def _export(made: Checkpoint, out: Path, target: Target, way: Mapping[str, Any]) -> None:
+    checkpoint.export(
+        made,
+        out,
+        target,
+        dtype=way["dtype"],
+        with_embedding=way["embedding"],
+        ids_of_outputs=way["ids_of_outputs"],
+    )
+
+
+def _export_again(out: Path, target: Target, way: dict[str, Any]) -> None:
+    """Write the drafter of a complete run as it is wanted now. Raises OutputError for numbers that
+    were not kept.
+    """
+    ran = orjson.loads((out / TRAINING / RUN).read_bytes())
+    if ran["export"] == way:
+        return
+    if ran["export"]["dtype"] != way["dtype"]:
+        raise OutputError(
+            f"{out} was trained to its end and written with --dtype {ran['export']['dtype']}: other"
+            " numbers are not left; --overwrite trains again"
+        )
+    _export(checkpoint.load(out, target), out, target, way)
+    _write(out / TRAINING / RUN, ran | {"export": way})
+
+
+def _notes(
+    made: Checkpoint, start: Start, target: Target, trainer: Trainer, output_of: list[int]
+) -> Iterator[str]:
+    """What a user should know before hours of training."""
+    steps, settings = len(trainer.steps), trainer.settings
+    tokens = int(trainer.samples.index["seq_len"].sum()) * settings.epochs
+    packs = settings.accumulate * trainer.world
+    on = f", on {trainer.world} processes" if trainer.world > 1 else ""
+    yield (
+        f"{steps:,} optimizer steps of {tokens // max(steps, 1):,} tokens"
+        f" ({packs} pack{'s' * (packs > 1)} of at most {settings.batch_tokens:,}{on})"
+    )
+    if settings.warmup * WARM > steps:
+        yield (
+            f"--warmup {settings.warmup} is a large part of {steps:,} steps: lower it, or"
+            " --accumulate, or --batch-tokens (more processes make fewer steps too)"
+        )
+    doubt = made.doubt(list(output_of))
+    if doubt:
+        yield f"{start.init}: {doubt}"
+    if not checkpoint.alike(made.drafter.embedding, target.embedding):
+        yield (
+            f"{start.init} has an embedding of its own: it is trained on, and exported, since"
+            " engines would else share the target's"
+        )
 
 
 @contextmanager
@@ -203,7 +267,11 @@ def _identity(
             "states": states.fingerprint,
             "mapping": made.mapping.fingerprint,
         },
-        "samples": {"count": len(states), "sha256": hashlib.sha256(ids).hexdigest()},
+        "samples": {
+            "count": len(states),
+            "sha256": hashlib.sha256(ids).hexdigest(),
+            "splits": sorted(set(states.index["split"])),
+        },
         "settings": asdict(settings),
         "shape": {k: v for k, v in asdict(made.drafter.shape).items() if k != "rope"},
         "start": _fingerprint(start.init),

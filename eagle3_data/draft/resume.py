@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import orjson
 import torch
+from torch import distributed
 
 from eagle3_data.draft.train import Trainer
 from eagle3_data.shards.manifest import canonical, differing
@@ -93,3 +95,35 @@ def restore(trainer: Trainer, path: Path, identity: dict[str, Any]) -> None:
 def _damaged(path: Path, error: Exception) -> ResumeError:
     reason = " ".join(str(error).split())[:120]
     return ResumeError(f"{path} is damaged ({reason}): pass --overwrite to start again")
+
+
+def agree(trainer: Trainer, identity: dict[str, Any], *, complete: bool) -> None:
+    """Refuse processes that do not stand at the same place of the same run: on several nodes a
+    folder or a start that is not shared would train a mixture in silence. Raises ResumeError on all
+    of them.
+    """
+    if trainer.world == 1:
+        return
+    weights = blake2b(digest_size=7)
+    for tensor in trainer.drafter.state_dict().values():
+        weights.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+    places = {
+        "the steps that were saved": trainer.done,
+        "whether the run is complete": int(complete),
+        "data and settings": _number(blake2b(canonical(identity), digest_size=7)),
+        "the weights to start from": _number(weights),
+    }
+    mine = torch.tensor(list(places.values()), dtype=torch.int64, device=trainer.device)
+    least, most = mine.clone(), mine.clone()
+    distributed.all_reduce(least, distributed.ReduceOp.MIN)
+    distributed.all_reduce(most, distributed.ReduceOp.MAX)
+    apart = [name for name, same in zip(places, (least == most).tolist(), strict=True) if not same]
+    if apart:
+        raise ResumeError(
+            f"the processes differ in {', '.join(apart)}: --out has to be one folder that all nodes"
+            " share, and target, states, --init and --mapping the same on each of them"
+        )
+
+
+def _number(digest: blake2b) -> int:
+    return int.from_bytes(digest.digest(), "big")
