@@ -128,7 +128,7 @@ def finetune(
         int, typer.Option(min=1, metavar="N", help="Tokens packed together at once.")
     ] = 2048,
     accumulate: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Packs of one optimizer step.")
+        int, typer.Option(min=1, metavar="N", help="Packs of one optimizer step, on each process.")
     ] = 1,
     clip: Annotated[
         float, typer.Option(min=0.0, help="Largest norm of a gradient, 0 for any.")

@@ -2,8 +2,8 @@
 
 What enters: texts of /metrics before and after, bodies of answers. What leaves: a `Counted`: steps,
 accepted drafts, P_k where the engine tells it. It promises that engines are summed, that `_created`
-series are left alone, that only the difference of two scrapes is called a measurement, and that
-what an engine does not tell is None.
+series tell a restart and are never counted, that only the difference of two scrapes is called a
+measurement, and that what an engine does not tell is None.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ _MADE = re.compile(
     r'(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?\s+(\S+)',
     re.MULTILINE,
 )
+_CREATED = re.compile(
+    r'^vllm:spec_decode_num_drafts_created(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?\s+(\S+)',
+    re.MULTILINE,
+)
 _GAUGE = re.compile(r"^sglang:spec_accept_length(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 _POSITION = re.compile(r'(?:^|,)\s*position="(\d+)"')
 
@@ -37,7 +41,8 @@ class LiveError(ValueError):
 class Scrape:
     """Counters at one moment, all engines together. `positions`: accepted drafts at each place;
     `made`: generated tokens, None where the engine does not count them. `length`: a mean acceptance
-    length that an engine tells by itself, since it was started or of its last interval.
+    length that an engine tells by itself, since it was started or of its last interval. `created`:
+    labels of an engine → when it began to count, empty where it does not say.
     """
 
     found: bool = False
@@ -47,6 +52,7 @@ class Scrape:
     positions: Mapping[int, float] = field(default_factory=dict)
     made: float | None = None
     length: float | None = None
+    created: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def scrape(text: str) -> Scrape:
         dict(sorted(positions.items())),
         sum(made) if made else None,
         sum(gauges) / len(gauges) if gauges else None,
+        {labels: _number(value) for labels, value in _CREATED.findall(text)},
     )
 
 
@@ -123,10 +130,15 @@ def told_length(text: str) -> float | None:
 def between(before: Scrape, after: Scrape, source: str = "counters of /metrics") -> Counted | None:
     """The difference of two scrapes, None when nothing was drafted. Raises LiveError."""
     drafts, accepted = after.drafts - before.drafts, after.accepted - before.accepted
+    again = "measure once more, or swap the files when they are in the wrong order"
     if drafts < 0 or accepted < 0:
         raise LiveError(
-            "the counters went down between the two scrapes: the engine was started again; measure"
-            " once more, or swap the files when they are in the wrong order"
+            f"the counters went down between the two scrapes: the engine was started again; {again}"
+        )
+    if any(after.created.get(labels, at) != at for labels, at in before.created.items()):
+        raise LiveError(
+            "an engine began to count between the two scrapes (its `_created` is another): it was"
+            f" started again; {again}"
         )
     if not drafts:
         return None

@@ -60,6 +60,17 @@ def test_counters_that_went_down_stood_still_or_are_no_numbers() -> None:
         scrape("vllm:spec_decode_num_drafts_total x")
 
 
+def test_a_restart_is_told_although_the_counters_passed_the_old_ones() -> None:
+    page = (
+        'vllm:spec_decode_num_drafts_total{{engine="0"}} {}\n'
+        'vllm:spec_decode_num_drafts_created{{engine="0"}} {}\n'
+    ).format
+    found = between(scrape(page(100, 1.7648e9)), scrape(page(1100, 1.7648e9)))
+    assert found is not None and found.drafts == 1000
+    with pytest.raises(LiveError, match="`_created` is another"):
+        between(scrape(page(100, 1.7648e9)), scrape(page(1100, 1.7649e9)))
+
+
 def test_sglang_tells_a_mean_in_two_places() -> None:
     assert scrape('sglang:spec_accept_length{a="b"} 2.5\n').length == 2.5
     info = {"internal_states": [{"avg_spec_accept_length": 2.0}, {"avg_spec_accept_length": 3.0}]}
