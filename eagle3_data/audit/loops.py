@@ -291,6 +291,6 @@ def _few_sentences(body: bytes, t: Thresholds) -> Loop | None:
     units = [u for u in units if len(u) >= 6]
     if len(units) < t.loop_sentences or len(set(units)) > t.loop_distinct_share * len(units):
         return None
-    top = max(set(units), key=units.count)
+    top = max(dict.fromkeys(units), key=units.count)  # of equals the first: a set has no order
     loop = Loop(top, units.count(top), sum(map(len, units)), True, True)
     return loop if loop.words >= 2 and loop.repeats >= t.loop_cut_repeats else None

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+from eagle3_data.capture.wire import loads
 
 Json = dict[str, Any]
 
 _THOUGHTS = ("reasoning", "reasoning_content")
 _WHOLE = ("id", "name", "type", "role")
 """Strings of a delta that come in one piece; some servers repeat them with each delta."""
+_ODD = (b"NaN", b"Infinity", b"\\ud", b"\\uD")
+"""What may stand in an event that orjson would not write again as it was."""
 
 
 class BrokenStream(ValueError):
@@ -46,6 +48,8 @@ class Assembly:
     again: int = 0
     """Deltas that equal the one before to the byte."""
     last: bytes = b""
+    odd: bool = False
+    """An event held what only `json` reads: NaN, a lone surrogate."""
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes. Raises BrokenStream for an event that is no JSON object."""
@@ -63,7 +67,7 @@ class Assembly:
         """The whole body. Raises BrokenStream when the stream is not whole."""
         if self.data and not self.rest.strip():  # the blank line after the last event is missing
             self._take(b"\n".join(self.data))
-        if "error" in self.top or self.top.get("object") == "error":
+        if self.top.get("error") or self.top.get("object") == "error":
             return self.top
         if self.marked and not self.done:
             raise BrokenStream("the stream ended without [DONE]")
@@ -83,22 +87,25 @@ class Assembly:
             self.done = True
             return
         try:
-            value = orjson.loads(event)
-        except orjson.JSONDecodeError as error:
-            raise BrokenStream(f"an event of the stream is not JSON ({error.msg})") from None
-        if not isinstance(value, dict):
-            raise BrokenStream("an event of the stream is no JSON object")
+            value = loads(event)
+        except (ValueError, RecursionError) as error:
+            told = " ".join(str(error).split())[:120]
+            raise BrokenStream(f"an event of the stream is not JSON ({told})") from None
+        value = _object(value, "an event of the stream")
+        self.odd = self.odd or any(mark in event for mark in _ODD)
         repeated = event == self.last
         self.last = event
         for key, held in value.items():
             if key != "choices" and (held is not None or key not in self.top):
                 self.top[key] = held
-        for choice in value.get("choices") or ():
-            self._add(choice, repeated)
+        for choice in _list(value.get("choices") or [], "choices"):
+            self._add(_object(choice, "a choice"), repeated)
 
     def _add(self, choice: Json, repeated: bool) -> None:
         index = choice.get("index") or 0
-        delta = choice.get("delta") or {}
+        if not isinstance(index, int):
+            raise BrokenStream("the index of a choice is no number")
+        delta = _object(choice.get("delta") or {}, "a delta")
         held = self.choices.setdefault(index, {"index": index})
         _add_fields(self.messages.setdefault(index, {}), delta)
         if delta.get("content") or any(delta.get(key) for key in _THOUGHTS):
@@ -110,7 +117,7 @@ class Assembly:
             if isinstance(value, list) and not key.startswith("prompt"):
                 _extend(held, key, value)
             elif key == "logprobs" and isinstance(value, dict):
-                _add_fields(held.setdefault(key, None) or _fresh(held, key), value)
+                _add_fields(_inner(held, key), value)
             elif value is not None or key not in held:
                 held[key] = value
 
@@ -151,43 +158,109 @@ class Assembly:
             )
 
 
-def _fresh(held: Json, key: str) -> Json:
-    made: Json = {}
-    held[key] = made
-    return made
+def _object(value: Any, what: str) -> Json:
+    if not isinstance(value, dict):
+        raise BrokenStream(f"{what} is no JSON object")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BrokenStream(f"{what} is no list")
+    return value
+
+
+def _changed(key: str) -> BrokenStream:
+    return BrokenStream(f"{key} changed its form half-way through the stream")
+
+
+def _inner(held: Json, key: str) -> Json:
+    """The object at `key`, a new one where nothing is yet."""
+    before = held.get(key)
+    if before is None:
+        before = held[key] = {}
+    if not isinstance(before, dict):
+        raise _changed(key)
+    return before
 
 
 def _extend(held: Json, key: str, value: list[Any]) -> None:
     known = held.get(key)
-    if known:
+    if known is None:
+        held[key] = [*value]
+    elif isinstance(known, list) and not isinstance(known, _Text):
         known.extend(value)
     else:
-        held[key] = value
+        raise _changed(key)
 
 
 def _add_fields(held: Json, delta: Json) -> None:
-    """Put the fields of a delta to those that came before it."""
+    """Put the fields of a delta to those that came before it. Raises BrokenStream for a field whose
+    form changes: what came first would be lost.
+    """
     for key, value in delta.items():
+        before = held.get(key)
         if value is None:
             held.setdefault(key, None)
-        elif isinstance(value, str):
-            before = held.get(key)
-            if key in _WHOLE and before is not None and (not value or "".join(before) == value):
-                continue
-            if not isinstance(before, _Text):
-                before = held[key] = _Text()
-            before.append(value)
-        elif key == "tool_calls" and isinstance(value, list):
-            calls = held.get(key) or []
+        elif key == "content" and isinstance(value, str | list):
+            held[key] = _content(before, value)
+        elif key == "tool_calls":
+            calls = _list(held.get(key) or [], key)
             held[key] = calls
-            for call in value:
-                _add_call(calls, call)
+            for call in _list(value, key):
+                _add_call(calls, _object(call, "a tool call"))
+        elif isinstance(value, str):
+            if before is None:
+                before = held[key] = _Text()
+            if not isinstance(before, _Text):
+                raise _changed(key)
+            if not (key in _WHOLE and before and (not value or "".join(before) == value)):
+                before.append(value)
         elif isinstance(value, list):
             _extend(held, key, value)
         elif isinstance(value, dict):
-            _add_fields(held.get(key) or _fresh(held, key), value)
-        else:
+            _add_fields(_inner(held, key), value)
+        elif before is None or isinstance(before, bool | int | float):
             held[key] = value
+        else:
+            raise _changed(key)
+
+
+def _content(before: Any, value: str | list[Any]) -> Any:
+    """Content with one more piece: a text, or a list of parts as soon as one of them is a list.
+    Mistral sends thoughts as parts, and the answer as text.
+    """
+    if before is None:
+        before = _Text()
+    if isinstance(before, _Text) and isinstance(value, str):
+        before.append(value)
+        return before
+    if isinstance(before, _Text):
+        text = "".join(before)
+        before = [{"type": "text", "text": text}] if text else []
+    if not isinstance(before, list):
+        raise _changed("content")
+    parts = value if isinstance(value, list) else [{"type": "text", "text": value}]
+    for part in parts:
+        if part != {"type": "text", "text": ""}:
+            _add_part(before, part)
+    return before
+
+
+def _add_part(parts: list[Any], part: Any) -> None:
+    """A part goes to the one before it when both are pieces of one text or of one thought."""
+    last = parts[-1] if parts else None
+    if isinstance(part, dict) and isinstance(last, dict) and part.get("type") == last.get("type"):
+        inner = part.get("type")
+        old, new = last.get(inner), part.get(inner)
+        if inner == "text" and isinstance(old, str) and isinstance(new, str):
+            last[inner] = old + new
+            return
+        if inner == "thinking" and isinstance(old, list) and isinstance(new, list):
+            for one in new:
+                _add_part(old, one)
+            return
+    parts.append(part)
 
 
 def _add_call(calls: list[Json], call: Json) -> None:

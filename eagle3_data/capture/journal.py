@@ -12,15 +12,15 @@ flushed every few seconds (`flush`), so a power cut costs seconds, and those row
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from eagle3_data.capture.wire import cutter, loads
 from eagle3_data.writing import drafting, refuse_unwritable
 
 CHUNK = 4 << 20
@@ -37,7 +37,8 @@ class Journal:
     """
 
     path: Path
-    secret: bytes = b""
+    cut: Callable[[bytes], bytes] = field(default_factory=lambda: cutter(""))
+    """Takes the key out of a line."""
     stored: set[bytes] = field(default_factory=set)
     failed: dict[bytes, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -58,7 +59,7 @@ class Journal:
     def add(self, identity: bytes, row: dict[str, Any]) -> bytes:
         """Store a row; on disk as far as the system goes when this returns. The line as written."""
         assert identity not in self.stored, "a row must be asked for once"
-        line = self._clean(orjson.dumps(row))
+        line = self.cut(orjson.dumps(row))
         _append(self.rows_fd, line + b"\n", self.path)
         self.stored.add(identity)
         self.dirty = True
@@ -74,7 +75,7 @@ class Journal:
                 self.errors_path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
             )
         offset = os.lseek(self.errors_fd, 0, os.SEEK_END)
-        _append(self.errors_fd, self._clean(orjson.dumps(row)) + b"\n", self.errors_path)
+        _append(self.errors_fd, self.cut(orjson.dumps(row)) + b"\n", self.errors_path)
         self.failed[identity] = offset
         self.dirty = True
 
@@ -130,20 +131,6 @@ class Journal:
             found = loads(file.readline()).get("attempts")
         return found if isinstance(found, list) else []
 
-    def _clean(self, line: bytes) -> bytes:
-        """Without the key: servers repeat it in their error texts."""
-        return line.replace(self.secret, b"***") if self.secret and self.secret in line else line
-
-
-def loads(text: bytes) -> Any:
-    """JSON as servers write it: NaN, Infinity and lone surrogates too, which orjson refuses and
-    `check` tells of. Raises ValueError, RecursionError.
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return json.loads(text)
-
 
 def stem(path: Path) -> str:
     """`raw_responses` of raw_responses.jsonl: what the files beside it are named after."""
@@ -157,7 +144,7 @@ def open_journal(path: Path, *, resume: bool, secret: str = "") -> Journal:
     if path.name.endswith((".gz", ".zst")):
         raise JournalError(f"{path}: a capture grows row by row, name a plain .jsonl file")
     refuse_unwritable(path, overwrite=True)
-    journal = Journal(path, secret=_json_text(secret))
+    journal = Journal(path, cutter(secret))
     begun = path.exists() and path.stat().st_size > 0
     if begun and not resume:
         raise JournalError(
@@ -191,13 +178,6 @@ def open_journal(path: Path, *, resume: bool, secret: str = "") -> Journal:
     except BaseException:
         journal.close()
         raise
-
-
-def _json_text(secret: str) -> bytes:
-    """The key as it would stand in JSON. A short or usual dummy is none, and is part of words."""
-    if len(secret) < 8:
-        return b""
-    return orjson.dumps(secret)[1:-1]
 
 
 def _append(descriptor: int, line: bytes, path: Path) -> None:

@@ -16,7 +16,7 @@ import orjson
 
 from eagle3_data.audit.inert import inert
 from eagle3_data.capture.probe_questions import Json, Question
-from eagle3_data.capture.server import Server, without_key
+from eagle3_data.capture.server import Server, whole_wait, without_key
 from eagle3_data.records.bodies import read_body
 from eagle3_data.records.errors import error_of_body
 from eagle3_data.records.row import Row
@@ -124,10 +124,11 @@ async def _posted(client: AsyncOpenAI, body: Json) -> tuple[int | None, bytes]:
     from openai import APIConnectionError, APIStatusError, APITimeoutError
 
     try:
-        response = await client.post("/chat/completions", cast_to=httpx2.Response, body=body)
+        async with asyncio.timeout(whole_wait(client)):
+            response = await client.post("/chat/completions", cast_to=httpx2.Response, body=body)
     except APIStatusError as error:
         return error.status_code, error.response.content
-    except APITimeoutError:
+    except (APITimeoutError, TimeoutError):
         return None, b"no answer in time"
     except APIConnectionError as error:
         return None, f"the connection broke ({type(error.__cause__ or error).__name__})".encode()

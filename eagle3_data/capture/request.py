@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,10 +99,19 @@ def parse_extra(text: str) -> Json:
     for key, why in _OURS.items():
         if key in value:
             raise RequestFault(f"--extra-body must not set {key!r}: {why}")
-    for key in value:
+    for key in (*value, *_texts(value)):
         if any(word in key.lower() for word in _SECRET):
             raise RequestFault(
                 f"--extra-body must not hold {key!r}: it is stored with every row."
                 " Keys are read from the environment, see --api-key-env"
             )
     return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Keys of texts in all objects of a JSON value: a schema may describe a field `password`."""
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(one, dict | list):
+            yield from _texts(one)
+        elif isinstance(one, str) and isinstance(key, str):
+            yield key

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from eagle3_data.capture.assembly import Assembly, BrokenStream
-from eagle3_data.capture.journal import loads
+from eagle3_data.capture.wire import dumps, loads, one_line, printable
 
 if TYPE_CHECKING:
     import httpx2
@@ -93,7 +93,7 @@ class Answer:
         """Sampled tokens as the server counts them; 0 when it does not."""
         usage = self.body.get("usage")
         found = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        return found if isinstance(found, int) else 0
+        return found if isinstance(found, int) and 0 <= found < 1 << 31 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Sender:
                 Trouble.CONNECTION, self.clean(f"{type(cause).__name__}: {cause}")
             ) from None
         except BrokenStream as error:
-            raise Fault(Trouble.BROKEN, str(error)) from None
+            raise Fault(Trouble.BROKEN, self.clean(str(error))) from None
         self._refuse(body, model)
         return Answer(raw, body, time.monotonic() - started)
 
@@ -167,7 +167,7 @@ class Sender:
             async for piece in response.aiter_bytes():
                 assembly.feed(piece)
             body = assembly.body()
-            return orjson.dumps(body), body
+            return dumps(body, odd=assembly.odd), body
         finally:
             await response.aclose()
 
@@ -193,7 +193,7 @@ class Sender:
         if error:
             code = error.get("code") if isinstance(error, dict) else None
             refused = isinstance(code, int) and 400 <= code < 500 and code not in (408, 409, 429)
-            text = self.clean(_error_text(orjson.dumps(error).decode()))
+            text = self.clean(_error_text(dumps(error).decode()))
             raise Fault(
                 Trouble.ERROR_BODY, f"HTTP 200 with an error inside: {text}", again=not refused
             )
@@ -222,7 +222,7 @@ class Sender:
 
     def clean(self, text: str) -> str:
         """`text` on one line, bounded, without the key."""
-        text = " ".join(text.split())
+        text = printable(" ".join(text.split()))
         if self.secret:
             text = text.replace(self.secret, "***")
         return text[:500]
@@ -255,12 +255,13 @@ def retry_after(headers: httpx2.Headers) -> float | None:
     try:
         wait = parsedate_to_datetime(held).timestamp() - time.time()
         return min(LONGEST_PAUSE, max(0.0, wait))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _parsed(content: bytes) -> tuple[bytes, Json]:
     """The JSON to store, on one line, and its value. Raises BrokenStream."""
+    content = one_line(content)
     try:
         value = loads(content)
     except (ValueError, RecursionError) as error:
@@ -268,8 +269,7 @@ def _parsed(content: bytes) -> tuple[bytes, Json]:
         raise BrokenStream(f"a body of {len(content)} bytes that is not JSON ({told})") from None
     if not isinstance(value, dict):
         raise BrokenStream("a body that is no JSON object")
-    # a line end in JSON is white space (inside a string it would be escaped)
-    return content.translate(None, b"\r\n").strip(), value
+    return content, value
 
 
 def _error_text(text: str) -> str:

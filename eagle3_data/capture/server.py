@@ -7,6 +7,7 @@ that can not be sent is told without its text.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ import orjson
 
 from eagle3_data.audit.inert import inert
 from eagle3_data.capture.missing import needed
+from eagle3_data.capture.wire import cutter
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 KEY_VARIABLES = ("EAGLE3_API_KEY", "OPENAI_API_KEY")
 NO_KEY = "none"
 """Sent when there is no key: servers of one's own ask for none, the client insists on one."""
-SHORTEST_KEY = 8  # characters
 CONNECT_S = 10.0
 """A server that is there accepts a connection at once; an answer may take minutes."""
 SHOWN = 8
@@ -161,7 +162,7 @@ async def identify(client: AsyncOpenAI, *, model: str | None = None) -> Server:
     """Which server answers, and with which model. Raises ServerFault with the next step."""
     base_url = str(client.base_url).rstrip("/")
     entries = await _entries(client, base_url)
-    owners = {entry.get("owned_by") for entry in entries}
+    owners = {entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)}
     kind, version = await _kind(client, root_of(base_url), owners)
     names = tuple(dict.fromkeys(str(entry["id"]) for entry in entries))
     return Server(base_url, kind, version, _chosen(entries, names, model, kind), names)
@@ -184,10 +185,11 @@ async def read_bytes(client: AsyncOpenAI, url: str) -> tuple[int, bytes]:
     from openai import APIConnectionError, APIStatusError, APITimeoutError
 
     try:
-        response = await client.get(url, cast_to=httpx2.Response)
+        async with asyncio.timeout(whole_wait(client)):
+            response = await client.get(url, cast_to=httpx2.Response)
     except APIStatusError as error:
         return error.status_code, without_key(error.response.content, client)
-    except APITimeoutError:
+    except (APITimeoutError, TimeoutError):
         raise ServerFault(
             f"{url}: no answer in time; is the server still loading? Wait, or raise --timeout"
         ) from None
@@ -200,11 +202,16 @@ async def read_bytes(client: AsyncOpenAI, url: str) -> tuple[int, bytes]:
 
 
 def without_key(body: bytes, client: AsyncOpenAI) -> bytes:
-    """`body` with the client's key cut out: servers and routers repeat it in their error texts. A
-    short key is a dummy, and part of words.
+    """`body` with the client's key cut out: servers and routers repeat it in their error texts."""
+    return cutter(client.api_key)(body)
+
+
+def whole_wait(client: AsyncOpenAI) -> float | None:
+    """Seconds that one answer may take in all: the client's own time-out is for each read, and a
+    server that drips would be heard for ever.
     """
-    key = orjson.dumps(client.api_key)[1:-1]
-    return body if len(key) < SHORTEST_KEY else body.replace(key, b"***")
+    held = client.timeout
+    return held if isinstance(held, int | float) or held is None else held.read
 
 
 async def _entries(client: AsyncOpenAI, base_url: str) -> list[dict[str, Any]]:
@@ -224,7 +231,7 @@ async def _entries(client: AsyncOpenAI, base_url: str) -> list[dict[str, Any]]:
     return [entry for entry in found if isinstance(entry, dict) and entry.get("id")]
 
 
-async def _kind(client: AsyncOpenAI, root: str, owners: set[object]) -> tuple[Kind, str | None]:
+async def _kind(client: AsyncOpenAI, root: str, owners: set[str]) -> tuple[Kind, str | None]:
     """Each engine signs its models, or has an endpoint that no other has. A router that signs
     otherwise stays UNKNOWN, whatever runs behind it.
     """
@@ -263,7 +270,7 @@ def _chosen(
         raise ServerFault(f"the server has no model {inert(model, 120)}: it serves {served}")
     # vLLM lists LoRA adapters under their parent, and one model under each of its names
     bases = [entry for entry in entries if not entry.get("parent")]
-    if len({entry.get("root") or entry["id"] for entry in bases}) == 1:
+    if len({str(entry.get("root") or entry["id"]) for entry in bases}) == 1:
         return str(bases[0]["id"])
     loaded = [entry for entry in bases if _loaded(entry)]
     if len(loaded) == 1:

@@ -17,12 +17,13 @@ import orjson
 
 from eagle3_data.capture.ids import WAYS, ask_for_ids
 from eagle3_data.capture.jobs import Survey
-from eagle3_data.capture.journal import Journal, JournalError, loads
+from eagle3_data.capture.journal import Journal, JournalError
 from eagle3_data.capture.limit import Adaptive, Fixed
 from eagle3_data.capture.pool import Lane
 from eagle3_data.capture.request import Json
 from eagle3_data.capture.send import Sender
 from eagle3_data.capture.server import NO_KEY, Kind, ServerFault, connect, identify, normal_url
+from eagle3_data.capture.wire import loads
 
 if TYPE_CHECKING:
     import httpx2

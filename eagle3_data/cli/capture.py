@@ -114,6 +114,7 @@ class Call:
         from eagle3_data.capture import manifest
         from eagle3_data.capture.generate import Ended, Run, Watch
         from eagle3_data.capture.jobs import jobs
+        from eagle3_data.capture.journal import JournalError
         from eagle3_data.capture.live import Live
         from eagle3_data.capture.pool import Pool
         from eagle3_data.cli.live_display import display
@@ -151,10 +152,17 @@ class Call:
                 if outcome.ended is Ended.DONE and (passed := live.tripped()) is not None:
                     outcome.ended, outcome.reason = Ended.STOPPED, passed
             finally:
-                journal.settle()
-                journal.flush()
-                found = manifest.made(facts, journal, lanes, run.outcome)
-                manifest.write(found, self.out)
+                try:
+                    journal.settle()
+                    journal.flush()
+                    found = manifest.made(facts, journal, lanes, run.outcome)
+                    manifest.write(found, self.out)
+                except OSError as error:
+                    raise JournalError(
+                        f"{self.out.parent}: the disk does not take the files beside"
+                        f" {self.out.name} ({error.strerror or error}): make room and run the same"
+                        " command with --resume; the rows that were stored are whole"
+                    ) from None
         if live.fault is not None:
             console.note(f"the live check gave up, the rows are not touched by it: {live.fault}")
         if self.json:

@@ -97,7 +97,10 @@ def load(path: str | Path, target: Target, mapping: Mapping | None = None) -> Ch
     embedding = target.embedding if stored is None else read_tensor(stored)
     if alike(embedding, target.embedding):
         embedding = target.embedding  # one of them in memory
-    drafter = Drafter(shape, embedding)
+    try:
+        drafter = Drafter(shape, embedding)
+    except configs.ConfigError as error:
+        raise configs.ConfigError(f"{config.file}: {error}") from None
     wanted = drafter.state_dict()
     weights = {n: t for n, t in found.items() if n not in ("d2t", "t2d")}
     missing, unexpected = sorted(wanted.keys() - weights), sorted(weights.keys() - wanted)

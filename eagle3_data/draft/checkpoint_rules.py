@@ -308,3 +308,23 @@ Why it matters: an engine that does not know the flag ignores it and drafts wron
 What to do: see the line of your engine; versions differ, so measure with `acceptance`.""",
     severity=Severity.WARN,
 )
+
+ROPE_FACTOR = _ckp(
+    24,
+    "yarn-factor-differs",
+    """\
+The factor on sine and cosine of the drafter's yarn is not the same in every engine.
+
+Why it matters: transformers and vLLM 0.32 take it from `attention_factor`, else from `mscale` and
+`mscale_all_dim` (1.0 where both are equal, as in DeepSeek-V3 and Kimi-K2). SGLang's plain yarn
+reads none of these, only `attn_factor`, and llama.cpp none at all: both take 0.1 * ln(factor) + 1,
+which is 1.416 for a factor of 64, and scores of attention twice as large (read in the sources of
+SGLang, rotary_embedding at eb047c1, and of llama.cpp build 11434, not run). It loads, and drafts
+with an attention that it was not trained with: 2.43 tokens a step in place of 2.75 when the factor
+of a small drafter was changed so.
+What to do: measure with `acceptance` on the engine that serves, or serve with vLLM; for the others
+train a drafter whose rope has neither key. An `attn_factor` of the right factor divided by
+SGLang's would cancel it there, and only there (read, not run).""",
+    at="rope_parameters",
+    severity=Severity.WARN,
+)

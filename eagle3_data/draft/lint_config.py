@@ -6,6 +6,7 @@ What enters: a drafter's files, and the config of its target where there is one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ def config_hits(
     yield from _kind(files)
     yield from _vocabulary(files, target)
     yield from _head(files, target)
+    yield from _factor(files)
     if target is not None:
         yield from _rope(files, target)
         yield from _positions(files, target)
@@ -315,6 +317,40 @@ def _rope(files: Files, target: Config) -> Iterator[Hit]:
         yield Hit(rules.ROPE_DIFFERS, "; ".join(told), {}, change="compare rope with the training")
 
 
+def _factor(files: Files) -> Iterator[Hit]:
+    """The factor of yarn, as engines would take it from this config."""
+    rope = rope_of(files.config.values)
+    names = ("factor", "attention_factor", "mscale", "mscale_all_dim", "attn_factor")
+    numbers = {name: rope[name] for name in names if isinstance(rope.get(name), float)}
+    if files.mla or rope["rope_type"] != "yarn" or "factor" not in numbers:
+        return  # latent attention has a rope of its own in the engines, which reads the keys
+    plain = _scaled(numbers["factor"], 1.0)
+    both, trained = (numbers.get("mscale"), numbers.get("mscale_all_dim")), plain
+    if "attention_factor" in numbers:
+        trained = numbers["attention_factor"]
+    elif all(both):
+        over, under = (_scaled(numbers["factor"], one or 1.0) for one in both)
+        trained = over / under if under else math.inf
+    sglang = plain * numbers.get("attn_factor", 1.0)
+    wrong = {
+        engine: Effect.WRONG
+        for engine, factor in ((SGLANG, sglang), (LLAMACPP, plain))
+        if not math.isclose(factor, trained, rel_tol=1e-3)
+    }
+    if wrong:
+        yield Hit(
+            rules.ROPE_FACTOR,
+            f"transformers and vLLM take {trained:.4g}, SGLang {sglang:.4g}, llama.cpp {plain:.4g}"
+            " (the last two read in their sources, not run)",
+            wrong,
+            change="measure with acceptance, or serve with vLLM",
+        )
+
+
+def _scaled(factor: float, weight: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
 def rope_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The rotary embedding of a config in one spelling: newer transformers keep all of it in
     `rope_parameters`, older ones theta at the top and the rest in `rope_scaling`.
@@ -329,7 +365,8 @@ def rope_of(values: Mapping[str, Any]) -> dict[str, Any]:
     theta = found.get("rope_theta") or values.get("rope_theta") or 10000.0
     found = {key: value for key, value in found.items() if value is not None}
     numbers = {k: float(v) if isinstance(v, int | float) else v for k, v in found.items()}
-    numbers |= {"rope_type": kind}
+    # multimodal rope turns text as the default does, and newer transformers write it so
+    numbers |= {"rope_type": "default" if kind == "mrope" else kind}
     numbers["rope_theta"] = float(theta) if isinstance(theta, int | float) else theta
     return numbers
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from eagle3_data.draft.config import ConfigError
+
 BLOCK = 1024
 """Query rows attended at once. A longer sample goes block by block, its scores made again in the
 backward pass: memory grows with the length, not with its square."""
@@ -245,20 +247,38 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def rope_of(shape: Shape) -> tuple[Tensor, float]:
-    """Rotary frequencies and the factor on sine and cosine, as transformers makes them."""
-    kind = shape.rope.get("rope_type", "default")
-    if kind == "default":
-        exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
-        return 1.0 / (shape.rope["rope_theta"] ** exponents), 1.0
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    """Rotary frequencies and the factor on sine and cosine, as transformers makes them. Raises
+    ConfigError for a type that it does not know, or with values that it can not take.
+    """
+    kind = str(shape.rope.get("rope_type", "default"))
+    try:
+        if kind == "default":
+            exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+            return 1.0 / (shape.rope["rope_theta"] ** exponents), 1.0
+        from transformers import LlamaConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    config = LlamaConfig(
-        hidden_size=shape.hidden_size,
-        num_attention_heads=shape.heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.max_positions,
-        rope_parameters=dict(shape.rope),
-    )
-    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+        if kind not in ROPE_INIT_FUNCTIONS:
+            raise ConfigError(
+                f"its rope_type {kind[:40]!r} is not known here (known: default,"
+                f" {', '.join(ROPE_INIT_FUNCTIONS)}): where it is one of these under an old name"
+                ' ("su" of Phi-3 is longrope), write that one into a copy of config.json; else'
+                " this rope can not be trained or walked"
+            )
+        config = LlamaConfig(
+            hidden_size=shape.hidden_size,
+            num_attention_heads=shape.heads,
+            head_dim=shape.head_dim,
+            max_position_embeddings=shape.max_positions,
+            rope_parameters=dict(shape.rope),
+        )
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ConfigError(
+            f"its rope of type {kind[:40]!r} lacks a value or has a wrong one ({reason}): compare"
+            " rope_parameters (or rope_scaling) with the config.json that the model came with"
+        ) from None
     return frequencies, float(scale)

@@ -14,6 +14,7 @@ from eagle3_data.audit.answers import ANSWER_COLUMNS
 from eagle3_data.audit.language import LANGUAGE_COLUMNS
 from eagle3_data.audit.loops import (
     LOOP_COLUMNS,
+    _few_sentences,
     _middle_run,
     _run_before_end,
     loop_of,
@@ -198,6 +199,13 @@ def test_runs_are_counted_byte_by_byte(
     while run < len(body) and body[-run - 1] == body[-run - 1 + period]:
         run += 1
     assert _run_before_end(body, period) == run
+
+
+def test_of_equally_common_sentences_the_first_is_told() -> None:
+    """By a set it would be another one in each process."""
+    text = b"Intro. " + b"First one here. Second one here. " * 40
+    loop = _few_sentences(text[:-1], Thresholds())
+    assert loop is not None and loop.unit == b"First one here."
 
 
 def test_a_run_in_the_middle_is_measured_both_ways() -> None:

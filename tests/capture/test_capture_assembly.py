@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3_data.capture.assembly import Assembly, BrokenStream
+from eagle3_data.capture.wire import dumps
 
 Json = dict[str, Any]
 CALLS = [
@@ -172,3 +173,98 @@ def test_repeated_words_and_small_pieces_are_no_doubles() -> None:
     assert assembled(stream(plain(["ha ", "ha ", "ha "], 4, ids=False)))["choices"]
     # a gateway that cuts text smaller than tokens
     assert assembled(stream(plain(list("abcdef"), 2, ids=False)))["choices"]
+
+
+def of_deltas(*deltas: Any, **more: Any) -> Json:
+    """The message that a stream of these deltas is."""
+    chunks: list[Json] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], **more})
+    message: Json = assembled(stream(chunks))["choices"][0]["message"]
+    return message
+
+
+def thinking(text: str) -> list[Json]:
+    return [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]
+
+
+@pytest.mark.parametrize("opening", [[], [{"role": "assistant", "content": ""}]])
+def test_parts_and_then_text_are_parts(opening: list[Json]) -> None:
+    """Mistral: the thought comes in parts, the answer as text, none of them is lost."""
+    message = of_deltas(
+        *opening,
+        {"content": thinking("One ")},
+        {"content": thinking("and two.")},
+        {"content": "The "},
+        {"content": "answer."},
+    )
+    assert message == {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "One and two."}]},
+            {"type": "text", "text": "The answer."},
+        ],
+    }
+
+
+def test_text_and_then_parts_are_parts() -> None:
+    message = of_deltas({"content": "Look: "}, {"content": [{"type": "image_url", "image_url": 1}]})
+    assert message["content"] == [
+        {"type": "text", "text": "Look: "},
+        {"type": "image_url", "image_url": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "said"),
+    [
+        (["text"], "a delta is no JSON object"),
+        ([{"content": 5}, {"content": "a"}], "content changed its form"),
+        ([{"content": "a"}, {"content": 5}], "content changed its form"),
+        ([{"role": 7}, {"role": "assistant"}], "role changed its form"),
+        ([{"tool_calls": "look()"}], "tool_calls is no list"),
+        ([{"tool_calls": ["look"]}], "a tool call is no JSON object"),
+        ([{"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+          {"tool_calls": [{"index": 0, "function": {"arguments": {}}}]}], "arguments changed"),
+        ([{"tool_calls": [{"index": 0, "function": "f"}]},
+          {"tool_calls": [{"index": 0, "function": {"name": "f"}}]}], "function changed"),
+    ],
+)  # fmt: skip
+def test_a_form_that_is_not_known_or_changes_is_an_attempt(deltas: list[Any], said: str) -> None:
+    with pytest.raises(BrokenStream, match=said):
+        of_deltas(*deltas)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "said"),
+    [
+        ({"choices": ["a"]}, "a choice is no JSON object"),
+        ({"choices": {"0": {}}}, "choices is no list"),
+        ({"choices": 1}, "choices is no list"),
+        ({"choices": [{"index": "0", "delta": {}}]}, "index of a choice is no number"),
+        ({"choices": [{"delta": {}, "logprobs": []}, {"delta": {}, "logprobs": {}}]}, "logprobs"),
+        ({"choices": [{"delta": {}, "token_ids": {}}, {"delta": {}, "token_ids": [1]}]}, "token_i"),
+    ],
+)
+def test_a_chunk_of_another_form_is_an_attempt(chunk: Json, said: str) -> None:
+    with pytest.raises(BrokenStream, match=said):
+        assembled(stream([chunk]))
+
+
+def test_an_error_of_null_in_each_chunk_is_none() -> None:
+    assert of_deltas({"content": "a"}, error=None)["content"] == "a"
+
+
+def test_what_only_the_slow_reader_takes_is_an_answer_as_unstreamed() -> None:
+    """An emoji cut in two, and NaN among the logprobs: written again as they were."""
+    sent = (
+        b'data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d"}}]}\n\n'
+        b'data: {"choices": [{"index": 0, "delta": {"content": "\\ude00"},'
+        b' "logprobs": {"content": [{"logprob": NaN}]}}]}\n\n'
+        b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+        b"data: [DONE]\n\n"
+    )
+    assembly = Assembly()
+    assembly.feed(sent)
+    written = dumps(assembly.body(), odd=assembly.odd)
+    assert b'"content":"\\ud83d\\ude00"' in written
+    assert b'"logprob":NaN' in written

@@ -32,6 +32,7 @@ from asking import (
 )
 
 from eagle3_data.capture import generate as room
+from eagle3_data.capture import manifest as files
 
 __all__ = ["asked", "no_pauses", "out", "serve"]
 Serve = Callable[..., None]
@@ -215,6 +216,20 @@ def test_what_hangs_is_cut_off_after_the_grace(
     serve(Server(lambda asked, _: reply(asked)))
     command(asked, "-o", out, "--concurrency", 2, "--grace", grace, "--limit", 2, code=130)
     assert [row["id"] for row in rows(out)] == ["a"]
+
+
+def test_a_disk_that_takes_no_manifest_is_named_with_the_next_step(
+    serve: Serve, asked: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(found: Json, rows: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    serve(Server())
+    monkeypatch.setattr(files, "write", full)
+    result = command(asked, "-o", out, code=2)
+    assert "beside raw_responses.jsonl (No space left on device)" in result.output
+    assert "make room and run the same command with --resume" in result.output
+    assert len(rows(out)) == 6
 
 
 def test_a_stop_rule_stops_the_run(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import httpx2
 import pytest
 
 from eagle3_data.capture.ids import ask_for_ids, ways
 from eagle3_data.capture.missing import ExtraMissing, needed
+from eagle3_data.capture.probe_answers import _posted
 from eagle3_data.capture.server import (
     NO_KEY,
     Kind,
@@ -205,6 +206,32 @@ def test_silence_is_told(error: Exception, told: str) -> None:
     with pytest.raises(ServerFault, match=told) as fault:
         asyncio.run(run())
     assert KEY not in str(fault.value)
+
+
+def test_a_server_that_drips_is_not_heard_for_ever() -> None:
+    """The client's time-out is for each read, and bytes arrive here without end."""
+
+    async def drops() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    async def run(road: str) -> object:
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=drops()))
+        async with connect("http://host:1", api_key=KEY, timeout=0.2, transport=transport) as one:
+            if road == "models":
+                return await identify(one)
+            return await _posted(one, {})
+
+    with pytest.raises(ServerFault, match="no answer in time"):
+        asyncio.run(run("models"))
+    assert asyncio.run(run("probe")) == (None, b"no answer in time")
+
+
+def test_odd_entries_among_the_models_are_lived_with() -> None:
+    odd = {"id": "m", "owned_by": ["x"], "root": [1]}
+    found = known({"/v1/models": listed(odd)})
+    assert (found.kind, found.model) == (Kind.UNKNOWN, "m")
 
 
 def test_the_switch_is_the_profile_s_own() -> None:

@@ -39,6 +39,23 @@ def both(ids: list[int]) -> dict[str, Any]:
     return {IDS: ids, "eagle_config": {IDS: ids}}
 
 
+KIMI = {
+    "rope_type": "yarn",
+    "factor": 64.0,
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def turned(path: Path, rope: Any, tensors: Any = None, **config: Any) -> Inspection:
+    """A drafter and its target with the same `rope_scaling`."""
+    model = target(path / "t", rope_scaling=rope)
+    return lint(drafter(path / "d", {"rope_scaling": rope} | config, tensors), model)
+
+
 FULL = {"lm_head.weight": array(VOCAB, H), "d2t": None, "t2d": None}
 SPECULATORS = {
     "architectures": ["Eagle3DraftModel"],
@@ -74,6 +91,7 @@ FIRES: dict[str, Callable[[Path], Inspection]] = {
     "CKP021": lambda p: judged(p, {"num_hidden_layers": 2}),
     "CKP022": lambda p: judged(p, rename=layers0),
     "CKP023": lambda p: judged(p, {"norm_before_residual": True}),
+    "CKP024": lambda p: turned(p, KIMI),
 }
 ALSO = {
     "CKP005": [],
@@ -85,7 +103,7 @@ ALSO = {
 
 
 def test_every_rule_has_a_fixture_and_its_documentation() -> None:
-    assert list(FIRES) == list(CHECKPOINT_RULES) == [f"CKP{i:03d}" for i in range(1, 24)]
+    assert list(FIRES) == list(CHECKPOINT_RULES) == [f"CKP{i:03d}" for i in range(1, 25)]
     for rule in CHECKPOINT_RULES.values():
         assert "Why it matters:" in rule.docs
         assert "What to do:" in rule.docs
@@ -273,6 +291,51 @@ def test_rope_is_compared_in_either_spelling(tmp_path) -> None:
     assert [f.detail for f in found.findings if f.code == "CKP018"] == [
         "beta_fast 1.0, the target's is 32.0; beta_slow not set, the target's is 1.0"
     ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told", "right"),
+    [
+        # right in vLLM, SGLang, llama.cpp
+        ({}, "1, SGLang 1.416, llama.cpp 1.416", ["yes", "no", "no"]),
+        ({"factor": 40}, "1, SGLang 1.369, llama.cpp 1.369", ["yes", "no", "no"]),
+        ({"mscale": 0.707}, "0.9139, SGLang 1.416, llama.cpp 1.416", ["yes", "no", "no"]),
+        ({"attention_factor": 1.2}, "1.2, SGLang 1.416, llama.cpp 1.416", ["yes", "no", "no"]),
+        ({"attn_factor": 0.70626}, "1, SGLang 1, llama.cpp 1.416", ["yes", "yes", "no"]),
+        ({"mscale_all_dim": None}, None, ["yes", "yes", "yes"]),
+        ({"mscale": 0, "mscale_all_dim": 0}, None, ["yes", "yes", "yes"]),
+        ({"factor": 1.0}, None, ["yes", "yes", "yes"]),
+        ({"factor": "64"}, None, ["yes", "yes", "yes"]),
+        ({"rope_type": "linear"}, None, ["yes", "yes", "yes"]),
+    ],
+)
+def test_the_factor_of_yarn_is_told_for_each_engine(tmp_path, changed, told, right) -> None:
+    rope = {k: v for k, v in (KIMI | changed).items() if v is not None}
+    same = {IDS: None, "eagle_config": None}  # the default: all engines read the same layers
+    found = turned(tmp_path, rope, **same)
+    details = [f.detail for f in found.findings if f.code == "CKP024"]
+    wanted = f"transformers and vLLM take {told} (the last two read in their sources, not run)"
+    assert details == ([] if told is None else [wanted])
+    assert [pair[1] for pair in verdicts(found).values()] == right
+
+
+def test_vllms_and_transformers_factor_is_the_one_that_is_told(tmp_path) -> None:
+    pytest.importorskip("torch")
+    from eagle3_data.draft.model import Shape, rope_of
+
+    for changed in ({}, {"factor": 40.0}, {"mscale": 0.707}, {"attention_factor": 1.2}):
+        rope = {"rope_theta": 1e5} | KIMI | changed
+        shape = Shape(16, 24, 4, 2, 4, 200, 60, 1e-5, 262144, rope)
+        found = turned(tmp_path / str(len(list(tmp_path.iterdir()))), rope)
+        (detail,) = (f.detail for f in found.findings if f.code == "CKP024")
+        assert detail.startswith(f"transformers and vLLM take {rope_of(shape)[1]:.4g}, ")
+
+
+def test_multimodal_rope_is_the_default_rope(tmp_path) -> None:
+    sections = {"mrope_section": [1, 1, 0]}
+    model = target(tmp_path / "t", rope_scaling={"type": "mrope", **sections})
+    own = {"rope_parameters": {"rope_type": "default", "rope_theta": 100000.0, **sections}}
+    assert lint(drafter(tmp_path / "d", own), model).codes == SGLANG_TOO
 
 
 def test_the_text_model_of_a_vision_target_counts(tmp_path) -> None:
