@@ -52,6 +52,18 @@ RUNS: tuple[tuple[str, str, Sequence[str], Sequence[str]], ...] = (
         ["memory.py", "--gigabytes", "0.05", "--tokenizer"],
     ),
     (
+        "Shards",
+        "`convert` beside `check` with the same tokenizer, and `datasets.map` doing the same work.",
+        ["convert.py", "--rounds", "3"],
+        ["convert.py", "--smoke", "--records", "200"],
+    ),
+    (
+        "Draft vocabulary",
+        "Counting supervised tokens and choosing a vocabulary.",
+        ["vocab.py"],
+        ["vocab.py", "--smoke"],
+    ),
+    (
         "Capture",
         "`generate` against a server on the same cores that answers at once or after a fixed time.",
         ["capture.py"],

@@ -195,7 +195,7 @@ def _of_batch(batch: LineBatch, name: str) -> Iterator[Prompt]:
             if system:
                 asked.insert(0, {"role": "system", "content": system})
         if not asked:
-            asked, tools = _elsewhere(raw, tools)
+            asked, tools = _elsewhere(raw, tools, place)
         if not asked:
             raise InputError(
                 f"{place}: no prompt; looked for messages and {', '.join(PROMPT_KEYS)}."
@@ -211,21 +211,27 @@ def _bare(raw: bytes) -> list[Any] | None:
     return [{"role": "user", "content": value}] if isinstance(value, str) and value else None
 
 
-def _elsewhere(raw: bytes, tools: str | None) -> tuple[list[Any] | None, str | None]:
+def _elsewhere(raw: bytes, tools: str | None, place: str) -> tuple[list[Any] | None, str | None]:
     """The question of a line that holds no answer, so that its shape is none `check` knows: a
     request body (also one of OpenAI's batch files), or one of PROMPT_KEYS. Of several `turns` the
-    first: the next one needs its answer.
+    first: the next one needs its answer. Raises InputError for several prompts on one line.
     """
     value, _note, _detail = load(raw, False)
-    place = mapping(value)
-    place = mapping(place.get("body")) or place
+    found = mapping(value)
+    found = mapping(found.get("body")) or found
     row = Row()
-    read_request(row, place)
+    read_request(row, found)
     cells = row.cells
     tools = tools or cells["tools_json"]
     if cells["messages_json"]:
         return orjson.loads(cells["messages_json"]), tools
-    for held in (cells["prompt_text"], *(place.get(key) for key in PROMPT_KEYS)):
+    for key, held in (("", cells["prompt_text"]), *((key, found.get(key)) for key in PROMPT_KEYS)):
+        texts = held if isinstance(held, list) else []
+        if len(texts) > 1 and key != "turns" and all(isinstance(one, str) for one in texts):
+            raise InputError(
+                f"{place}: {key} holds {len(held)} prompts, and only one of them would be asked:"
+                " give each a line of its own"
+            )
         first = held[0] if isinstance(held, list) and held else held
         if isinstance(first, str) and first.strip():
             return [{"role": "user", "content": first}], tools

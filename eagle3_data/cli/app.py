@@ -122,6 +122,8 @@ def main() -> None:
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
         made([first] if first in COMMANDS else COMMANDS)(prog_name="eagle3-data")
+    except KeyboardInterrupt:  # while modules are still read
+        raise SystemExit(Exit.INTERRUPTED) from None
     except OSError as error:  # typer's own words met a stream that takes no more
         console.note(f"error: {error.strerror or error}")
         console.mute()

@@ -84,6 +84,13 @@ def test_a_line_without_a_prompt_is_refused_by_its_place(tmp_path: Path, line: b
         read(path)
 
 
+def test_several_prompts_on_one_line_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": ["one"]}\n{"prompt": ["one", "two"]}\n')
+    with pytest.raises(InputError, match=r"jsonl:2: prompt holds 2 prompts, and only one of them"):
+        read(path)
+
+
 def test_settings_beside_a_prompt_are_named(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(orjson.dumps({"messages": [USER], "temperature": 0.2}))
