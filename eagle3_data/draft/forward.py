@@ -182,7 +182,8 @@ def load(
     `dtype`: auto (as stored), bf16, fp16, fp32. `device`: auto spreads over the GPUs when there are
     any; else as torch names one.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto import modeling_auto as known
     from transformers.utils import logging
 
     quiet: Any = logging
@@ -193,7 +194,13 @@ def load(
     try:
         if where != "auto":
             torch.device(where)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        # what sees pictures is a model of text with more in front, and listed apart; code of the
+        # folder says by itself what it is
+        pictured = config.model_type in known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        plain = config.model_type in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not pictured
+        kind: Any = AutoModelForCausalLM if plain else AutoModelForImageTextToText
+        loaded: Any = kind.from_pretrained(
             model,
             dtype="auto" if dtype == "auto" else DTYPES[dtype],
             use_safetensors=True,
@@ -239,7 +246,7 @@ def ready(model: Any, name: str) -> Forward:
             vocab_size=int(text.vocab_size),
             tokenizer_hash=tokenizer_digest(folder),
         ),
-        base=model.base_model,
+        base=owner,  # not `base_model`: with pictures that is the whole, or gives no states
         layers=layers,
         norm=norms[-1] if norms else None,
         head=head,
@@ -248,17 +255,22 @@ def ready(model: Any, name: str) -> Forward:
     return found
 
 
-def _layers(model: nn.Module, count: int, name: str) -> tuple[nn.ModuleList, nn.Module]:
-    """The list of decoder layers and the module that owns it: the outermost list of that length."""
-    lists = [
-        (path, module)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) >= count
-    ]
-    if not lists:
-        raise StatesError(f"{name} has no list of {count} layers that can be told: report it")
-    path, layers = min(lists, key=lambda entry: entry[0].count("."))
-    return layers, model.get_submodule(path.rpartition(".")[0])
+def _layers(model: Any, count: int, name: str) -> tuple[nn.ModuleList, nn.Module]:
+    """The list of decoder layers and the module that owns it: the outermost list of that length, in
+    what transformers calls the decoder where it has one: a part for pictures has layers too.
+    """
+    for root in (model.get_decoder(), model):
+        lists = [
+            (path, module)
+            for path, module in (root.named_modules() if isinstance(root, nn.Module) else ())
+            if isinstance(module, nn.ModuleList) and len(module) >= count
+        ]
+        if lists:
+            path, layers = min(
+                lists, key=lambda entry: (len(entry[1]) > count, entry[0].count("."))
+            )
+            return layers, root.get_submodule(path.rpartition(".")[0])
+    raise StatesError(f"{name} has no list of {count} layers that can be told: report it")
 
 
 def _prove(found: Forward) -> None:
