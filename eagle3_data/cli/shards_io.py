@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from eagle3_data.cli import console, options
-from eagle3_data.cli.faults import Exit
+from eagle3_data.cli.faults import Exit, UsageFault
 
 
 def export(
@@ -59,7 +59,15 @@ def export(
         from eagle3_data.draft.token_freq import torch_bytes
 
         token_freq = torch_bytes
-    shards = open_shards(directory).where(split=split, min_grade=min_grade, max_length=max_length)
+    opened = open_shards(directory)
+    if split is not None:
+        there = sorted(opened.lazy().select("split").unique().collect()["split"])
+        if split not in there:
+            raise UsageFault(
+                f"{directory} has no sample of the split {split!r}: its splits are"
+                f" {', '.join(there) or 'none'}"
+            )
+    shards = opened.where(split=split, min_grade=min_grade, max_length=max_length)
     made = write(shards, to, out, overwrite=overwrite, token_freq=token_freq)
     form = FORMATS[made.target]
     if not quiet:

@@ -22,7 +22,7 @@ from eagle3_data.records.requests import (
     read_row_settings,
 )
 from eagle3_data.records.row import Json, Row, kind, mapping
-from eagle3_data.records.table import Note
+from eagle3_data.records.table import ID_ROWS, Note
 
 ANSWER_KEYS = ("content", "response", "completion", "output", "answer", "generated_text", "text")
 _WITNESSES = frozenset({"finish_reason", "usage", "meta_info", "request", "messages", *ID_KEYS})
@@ -169,7 +169,7 @@ def read_id_row(row: Row, value: Json, every: bool) -> list[Row]:
     """
     cells = row.cells
     known = not value.keys().isdisjoint({"text", "metadata", "primary_id", "seq_len"})
-    cells["shape"] = "speculators" if known else "specforge-ids"
+    cells["shape"] = ID_ROWS[0] if known else ID_ROWS[1]
     cells["choice"] = 0
     metadata = mapping(value.get("metadata"))
     read_row_settings(row, metadata)

@@ -54,6 +54,9 @@ def expand(paths: Sequence[str]) -> list[Source]:
     found: dict[Path, Source] = {}
     for path in paths:
         for source in _sources(path):
+            if source.path != source.path.encode(errors="replace").decode():
+                told = ascii(source.path)
+                raise InputError(f"{told}: the name is not UTF-8, no report can hold it: rename it")
             found.setdefault(source.real.resolve(), source)
     return list(found.values())
 

@@ -11,6 +11,9 @@ from enum import IntFlag, StrEnum
 
 import polars as pl
 
+ID_ROWS = ("speculators", "specforge-ids")
+"""Shapes of rows that hold ids and a mask alone, as trainers write them."""
+
 
 class Status(StrEnum):
     """What a row of the record table stands for."""

@@ -23,15 +23,13 @@ from eagle3_data import __version__
 from eagle3_data.shards.id_rows import IdFile, IdRow, find
 from eagle3_data.shards.rows import sample_id
 from eagle3_data.shards.schema import COLUMNS, ShardError, arrow_schema
-from eagle3_data.tokens.samples import Grade, PromptSource, SpanKind
+from eagle3_data.tokens.samples import IMPORTED, Grade, PromptSource, SpanKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from eagle3_data.shards.manifest import Manifest
 
-REASON = "imported"
-"""`grade_reason` of an imported sample: nobody vouches that the model sampled these ids."""
 EXAMPLES = 5
 ROWS = 512
 
@@ -118,7 +116,7 @@ def import_rows(
     ]
     run = _Import(facts.vocab_size, facts.profile)
     with ShardWriter(
-        Path(directory), facts, options={"import": REASON}, inputs=inputs, overwrite=overwrite
+        Path(directory), facts, options={"import": IMPORTED}, inputs=inputs, overwrite=overwrite
     ) as writer:
         for table in run.tables(files):
             writer.write(table)
@@ -229,7 +227,7 @@ def _made(
         "sample_id": sample_id(content, 0, None),
         "split": "train",
         "grade": Grade.D.value,
-        "grade_reason": REASON,
+        "grade_reason": IMPORTED,
         "input_ids": ids,
         "loss_mask": mask,
         "seq_len": len(ids),

@@ -80,12 +80,13 @@ def with_splits(frame: pl.DataFrame, splits: Splits) -> pl.DataFrame:
 
 
 def conversations(frame: pl.DataFrame) -> Iterator[str]:
-    """BLAKE2b-128 (hex) over the system text and the first user message; the line's hash for a
-    record without either (ids alone).
+    """BLAKE2b-128 (hex) over the opening system text and the first user message; the line's hash
+    for a record without either (ids alone).
     """
     rows = frame.select(
         "line_hash",
-        "system_text",
+        # one that comes later is no part of how the conversation began
+        pl.when(pl.col("roles").str.starts_with("s")).then("system_text"),
         "user_text",
         # parsing is for dialogues: of all others the last user message is the first
         pl.when(pl.col("roles").str.count_matches("u", literal=True) > 1).then("messages_json"),

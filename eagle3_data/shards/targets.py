@@ -44,6 +44,7 @@ _IDS_ONLY = (
     "the grade: ids that were captured and ids that were rebuilt look alike",
     "spans, texts, request, counts, and the place in the capture",
     "profile, tokenizer and template: nothing refuses them beside another model",
+    "splits and conversations: all splits are in one file unless each is exported with `--split`",
 )
 _TEXT_ONLY = (
     "the ids: a trainer renders and encodes the text again, and a text does not always encode to"
@@ -52,6 +53,7 @@ _TEXT_ONLY = (
     "the loss mask: which tokens are supervised is up to the trainer's template",
     "the grade, usage, sampling settings, and the place in the capture",
     "tail cuts: a sample cut to a length in tokens is here with its whole text",
+    "splits and conversations: all splits are in one file unless each is exported with `--split`",
 )
 
 FORMATS: dict[Target, Format] = {

@@ -3,22 +3,24 @@
 What enters: rows of schema v1 and a tokenizer. What leaves: the rows whose ids decode to another
 text, with the place of the first difference. It promises the comparison of rule TOK004: whitespace
 and control markers aside, which servers strip, and only up to the tool calls, which servers
-re-write.
+re-write, or to a stop string, which they cut off.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eagle3_data.shards.importing import REASON
-from eagle3_data.tokens.samples import SpanKind
+from eagle3_data.tokens.samples import IMPORTED, SpanKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from eagle3_data.tokens.tokenizer import Tokenizer
 
-NAMES = ("input_ids", "spans", "reasoning", "content", "tool_calls", "truncated", "grade_reason")
+NAMES = (
+    *("input_ids", "spans", "reasoning", "content", "tool_calls"),
+    *("stop_reason", "truncated", "grade_reason"),
+)
 
 
 def text_differs(table: pa.Table, tokenizer: Tokenizer) -> dict[int, str]:
@@ -51,17 +53,17 @@ def text_differs(table: pa.Table, tokenizer: Tokenizer) -> dict[int, str]:
     for i, row in enumerate(rows):
         ours = _bare("".join(written[i]), markers[i])
         theirs = _bare((row["reasoning"] or "") + (row["content"] or ""), markers[i])
-        if row["grade_reason"] != REASON and not _fits(ours, theirs, row):
+        if row["grade_reason"] != IMPORTED and not _fits(ours, theirs, row):
             out[i] = _difference(ours, theirs)
     return out
 
 
 def _fits(ours: str, theirs: str, row: dict[str, Any]) -> bool:
-    if row["truncated"]:
-        return theirs.startswith(ours) or (
-            row["tool_calls"] is not None and ours.startswith(theirs)
-        )
-    return ours.startswith(theirs) if row["tool_calls"] is not None else ours == theirs
+    stop = row["stop_reason"]  # figures are the id of a token
+    open_end = row["tool_calls"] is not None or (stop is not None and not stop.isdigit())
+    if row["truncated"] and theirs.startswith(ours):
+        return True
+    return ours.startswith(theirs) if open_end else ours == theirs
 
 
 def _bare(text: str, markers: set[str]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from eagle3_data.records.table import Note, Status
+from eagle3_data.records.table import ID_ROWS, Note, Status
 from eagle3_data.tokens.answers import answers, thinks
 from eagle3_data.tokens.candidates import Answer
 from eagle3_data.tokens.columns import rows_of
@@ -25,7 +25,7 @@ from eagle3_data.tokens.grammar import grammar
 from eagle3_data.tokens.markers import resolve
 from eagle3_data.tokens.prompt import PromptBuilder
 from eagle3_data.tokens.render import TemplateFault
-from eagle3_data.tokens.samples import Grade
+from eagle3_data.tokens.samples import IMPORTED, Grade
 from eagle3_data.tokens.servers import counts_stop_token
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int32]
 ERROR_BODY, REDACTED = int(Note.ERROR_BODY), int(Note.REASONING_REDACTED)
-FACTS = ("status", "notes", "server", "completion_tokens", "prompt_tokens")
+FACTS = ("status", "notes", "server", "completion_tokens", "prompt_tokens", "shape")
 
 
 class Assembler:
@@ -82,7 +82,7 @@ class Assembler:
         asked = rows_of(records.get_column("prompt_ids"))
         prompts = self.prompts.build(records, thinking, asked)
         rows: list[Sample | None] = []
-        for i, (status, notes, _, count, prompt_count) in enumerate(facts):
+        for i, (status, notes, _, count, prompt_count, shape) in enumerate(facts):
             answer, decision, own = found[i], decisions[i], captured[i]
             stream = None if decision is None else decision.stream
             usable = status == Status.RECORD and not notes & ERROR_BODY
@@ -92,6 +92,8 @@ class Assembler:
             inside = thinking[i]
             if own is not None:
                 grade, reason = self._captured_grade(own, count, counted[i])
+                if shape in ID_ROWS and grade is Grade.A:
+                    grade, reason = Grade.D, IMPORTED
             else:
                 assert decision is not None  # a stream has a decision
                 grade, reason = decision.grade, decision.reason

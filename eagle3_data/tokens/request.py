@@ -20,6 +20,15 @@ SENTINELS = 0xF0000
 """First code point of the private-use plane that the sentinels are taken from."""
 
 
+_OTHER_PROMPT: dict[str, object] = {
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "chat_template": None,
+    "truncate_prompt_tokens": None,
+}
+"""Request fields of vLLM and SGLang, and the value that leaves the prompt as it is."""
+
+
 class RequestFault(ValueError):
     """The stored request can not be shaped into messages; the text says why."""
 
@@ -58,6 +67,8 @@ def request(
         messages = [_message(m, parts) for m in _list(messages_json, "messages")]
     tools = _list(tools_json, "tools") if tools_json else None
     kwargs: dict[str, Any] = {}
+    if settings_json and any(key in settings_json for key in _OTHER_PROMPT):
+        _refuse_other_prompt(_load(settings_json, "settings"))
     if settings_json and '"reasoning_effort"' in settings_json:
         effort = _load(settings_json, "settings").get("reasoning_effort")
         if effort is not None:
@@ -66,8 +77,18 @@ def request(
         extra = _load(kwargs_json, "chat_template_kwargs")
         if not isinstance(extra, dict):
             raise RequestFault("chat_template_kwargs is no object")
+        _refuse_other_prompt(extra)
         kwargs.update(extra)
     return Request(messages, tools or None, kwargs)
+
+
+def _refuse_other_prompt(asked: Any) -> None:
+    """Raise RequestFault for a switch of the request by which its server built another prompt than
+    the template and the messages give: rebuilt without it, the prompt would be wrong in silence.
+    """
+    for key, usual in _OTHER_PROMPT.items():
+        if isinstance(asked, dict) and asked.get(key, usual) not in (usual, None):
+            raise RequestFault(f"the request sets {key}, by which the server built another prompt")
 
 
 def _load(text: str, what: str) -> Any:

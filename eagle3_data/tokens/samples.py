@@ -11,6 +11,9 @@ from enum import StrEnum
 
 import polars as pl
 
+IMPORTED = "imported"
+"""`grade_reason` of ids that a trainer's file holds: nobody vouches that the model sampled them."""
+
 
 class Grade(StrEnum):
     """How well the token ids of a sample are proven to be the target's own."""

@@ -248,7 +248,7 @@ def prompt_not_opened(r: Columns) -> pl.Expr:
     severity=Severity.WARN,
     at="/response",
     detail=lambda r: (
-        pl.when(r.prompt_ids.is_null())
+        pl.when(~(r.prompt_ids.list.len() > 0).fill_null(False))
         .then(pl.lit("completion ids without prompt ids"))
         .otherwise(pl.lit("prompt ids without completion ids"))
     ),
