@@ -134,7 +134,11 @@ def finetune(
         if saved is not None and not complete:
             resume.restore(trainer, saved, identity)
         resume.agree(trainer, identity, complete=complete)
-        way = {"dtype": dtype, "embedding": with_embedding, "ids_of_outputs": ids_of_outputs}
+        way: dict[str, Any] = {
+            "dtype": dtype,
+            "with_embedding": with_embedding,
+            "ids_of_outputs": ids_of_outputs,
+        }
         if complete:
             if trainer.rank == 0:
                 _export_again(out, target, way)
@@ -160,23 +164,13 @@ def finetune(
             "version": __version__,
             "training": asdict(settings),
         }
-        _export(Checkpoint(made.drafter, made.mapping, facts=facts), out, target, way)
+        final = Checkpoint(made.drafter, made.mapping, facts=facts)
+        checkpoint.export(final, out, target, **way)
         ran = {"tool": "eagle3-data", "steps": trainer.done, "identity": identity, "export": way}
         _write(folder / RUN, ran)
         for one in folder.glob("step-*"):
             shutil.rmtree(one)
         return True
-
-
-def _export(made: Checkpoint, out: Path, target: Target, way: Mapping[str, Any]) -> None:
-    checkpoint.export(
-        made,
-        out,
-        target,
-        dtype=way["dtype"],
-        with_embedding=way["embedding"],
-        ids_of_outputs=way["ids_of_outputs"],
-    )
 
 
 def _export_again(out: Path, target: Target, way: dict[str, Any]) -> None:
@@ -191,7 +185,7 @@ def _export_again(out: Path, target: Target, way: dict[str, Any]) -> None:
             f"{out} was trained to its end and written with --dtype {ran['export']['dtype']}: other"
             " numbers are not left; --overwrite trains again"
         )
-    _export(checkpoint.load(out, target), out, target, way)
+    checkpoint.export(checkpoint.load(out, target), out, target, **way)
     _write(out / TRAINING / RUN, ran | {"export": way})
 
 

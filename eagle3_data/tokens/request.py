@@ -27,6 +27,8 @@ _OTHER_PROMPT: dict[str, object] = {
     "truncate_prompt_tokens": None,
 }
 """Request fields of vLLM and SGLang, and the value that leaves the prompt as it is."""
+_READ = (*_OTHER_PROMPT, "reasoning_effort")
+"""Settings that decide the prompt: without one of these words they are not parsed."""
 
 
 class RequestFault(ValueError):
@@ -67,10 +69,10 @@ def request(
         messages = [_message(m, parts) for m in _list(messages_json, "messages")]
     tools = _list(tools_json, "tools") if tools_json else None
     kwargs: dict[str, Any] = {}
-    if settings_json and any(key in settings_json for key in _OTHER_PROMPT):
-        _refuse_other_prompt(_load(settings_json, "settings"))
-    if settings_json and '"reasoning_effort"' in settings_json:
-        effort = _load(settings_json, "settings").get("reasoning_effort")
+    if settings_json and any(key in settings_json for key in _READ):
+        settings = _load(settings_json, "settings")
+        _refuse_other_prompt(settings)
+        effort = settings.get("reasoning_effort")
         if effort is not None:
             kwargs["reasoning_effort"] = effort
     if kwargs_json:
@@ -82,12 +84,12 @@ def request(
     return Request(messages, tools or None, kwargs)
 
 
-def _refuse_other_prompt(asked: Any) -> None:
+def _refuse_other_prompt(asked: dict[str, Any]) -> None:
     """Raise RequestFault for a switch of the request by which its server built another prompt than
     the template and the messages give: rebuilt without it, the prompt would be wrong in silence.
     """
     for key, usual in _OTHER_PROMPT.items():
-        if isinstance(asked, dict) and asked.get(key, usual) not in (usual, None):
+        if asked.get(key, usual) not in (usual, None):
             raise RequestFault(f"the request sets {key}, by which the server built another prompt")
 
 

@@ -20,6 +20,8 @@ from eagle3_data.cli.app import app
 
 Json = dict[str, Any]
 Reply = httpx2.Response | Awaitable[httpx2.Response]
+Serve = Callable[..., None]
+"""The fixture `serve`."""
 URL = "http://server.test/v1"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from asking import (
     URL,
     Json,
+    Serve,
     Server,
     answer,
     asked,
@@ -32,7 +32,6 @@ from eagle3_data.records.lines import LineBatch
 from eagle3_data.records.shapes import table_from
 
 __all__ = ["asked", "no_pauses", "out", "serve"]
-Serve = Callable[..., None]
 
 
 # --- rows ---

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from asking import (
     URL,
     Json,
+    Serve,
     Server,
     answer,
     asked,
@@ -35,7 +35,6 @@ from eagle3_data.capture import generate as room
 from eagle3_data.capture import manifest as files
 
 __all__ = ["asked", "no_pauses", "out", "serve"]
-Serve = Callable[..., None]
 
 
 # --- failures ---

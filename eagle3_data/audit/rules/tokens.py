@@ -248,7 +248,7 @@ def prompt_not_opened(r: Columns) -> pl.Expr:
     severity=Severity.WARN,
     at="/response",
     detail=lambda r: (
-        pl.when(~(r.prompt_ids.list.len() > 0).fill_null(False))
+        pl.when(~_held(r.prompt_ids))
         .then(pl.lit("completion ids without prompt ids"))
         .otherwise(pl.lit("prompt ids without completion ids"))
     ),
@@ -259,9 +259,12 @@ def one_sided_ids(r: Columns) -> pl.Expr:
     Why it matters: the missing side must be rebuilt from text and is less sure.
     What to do: store both (`return_token_ids` on vLLM gives both).
     """
-    return (r.prompt_ids.list.len() > 0).fill_null(False) != (
-        r.completion_ids.list.len() > 0
-    ).fill_null(False)
+    return _held(r.prompt_ids) != _held(r.completion_ids)
+
+
+def _held(ids: pl.Expr) -> pl.Expr:
+    """There is an id in the list."""
+    return (ids.list.len() > 0).fill_null(False)
 
 
 @rule(
