@@ -86,6 +86,7 @@ def export(
             grades=dict(sorted(tally.grades.items())),
             written=dict(tally.written),
             left_out={name: dict(found) for name, found in tally.left_out.items() if found},
+            lost={name: dict(found) for name, found in tally.lost.items() if found},
         )
         drafts[NOTE].write(note(exported, shards).encode())
         for draft in drafts.values():
@@ -113,6 +114,7 @@ class _Tally:
     grades: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     left_out: dict[str, Counter[str]] = field(default_factory=dict)
+    lost: dict[str, Counter[str]] = field(default_factory=dict)
     _frequencies: Any = None
 
     def add(self, table: pa.Table, *, counting: bool) -> None:
@@ -179,6 +181,7 @@ def _write(
         return
     name = CONVERSATIONS if target is Target.SPECFORGE else MESSAGES
     left_out = tally.left_out.setdefault(name, Counter())
+    lost = tally.lost.setdefault(name, Counter())
     for each in (TOKENISED, name) if target is Target.SPECFORGE else (name,):
         tally.written[each] = 0
     for table in _tables(shards, needed):
@@ -187,12 +190,14 @@ def _write(
             tally.written[TOKENISED] += _write_ids(table, drafts[TOKENISED])
         for row in table.select(dialogue.COLUMNS).to_pylist():
             try:
-                line = _LINES[target](row, ends)
+                told = dialogue.dialogue(row, _SPELLINGS[target], ends)
+                line = _LINES[target](row, told.messages)
             except dialogue.Untellable as untellable:
                 left_out[untellable.gap.value] += 1
                 continue
             drafts[name].write(orjson.dumps(line) + b"\n")
             tally.written[name] += 1
+            lost.update({loss.value: count for loss, count in told.lost.items()})
 
 
 def _tables(shards: Shards, columns: set[str]) -> Iterator[pa.Table]:
@@ -213,16 +218,14 @@ def _write_ids(table: pa.Table, draft: Draft) -> int:
     return int(table.num_rows)
 
 
-def _conversation(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
-    told = dialogue.dialogue(row, dialogue.Spelling(), ends)
+def _conversation(row: dict[str, Any], told: list[dict[str, Any]]) -> dict[str, Any]:
     tools = dialogue.tools(row)
     return {
         "id": row["sample_id"], "conversations": told, **({"tools": tools} if tools else {})
     }  # fmt: skip
 
 
-def _messages(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
-    told = dialogue.dialogue(row, dialogue.Spelling(), ends)
+def _messages(row: dict[str, Any], told: list[dict[str, Any]]) -> dict[str, Any]:
     tools, kwargs = dialogue.tools(row), dialogue.kwargs(row)
     return {
         "id": row["sample_id"],
@@ -232,13 +235,17 @@ def _messages(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
     }
 
 
-def _openai(row: dict[str, Any], ends: frozenset[int]) -> dict[str, Any]:
-    spelling = dialogue.Spelling(thoughts=False, weights=True, call_ids=True)
-    told, tools = dialogue.dialogue(row, spelling, ends), dialogue.tools(row)
+def _openai(row: dict[str, Any], told: list[dict[str, Any]]) -> dict[str, Any]:
+    tools = dialogue.tools(row)
     return {"messages": told, **({"tools": tools} if tools else {})}
 
 
-_LINES: Mapping[Target, Callable[[dict[str, Any], frozenset[int]], dict[str, Any]]] = {
+_SPELLINGS: Mapping[Target, dialogue.Spelling] = {
+    Target.SPECFORGE: dialogue.Spelling(),
+    Target.MESSAGES: dialogue.Spelling(),
+    Target.OPENAI: dialogue.Spelling(thoughts=False, refusals=True, weights=True, call_ids=True),
+}
+_LINES: Mapping[Target, Callable[[dict[str, Any], list[dict[str, Any]]], dict[str, Any]]] = {
     Target.SPECFORGE: _conversation,
     Target.MESSAGES: _messages,
     Target.OPENAI: _openai,

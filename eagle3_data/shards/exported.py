@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class Exported:
     """What an export wrote. `samples`, `tokens`, `supervised_tokens` were read; `written`: file →
     rows; `left_out`: file → reason → samples. `samples` = `written` + `left_out`, in each file.
+    `lost`: file → what its format has no place for → messages of written samples that had it.
     """
 
     target: Target
@@ -32,6 +33,7 @@ class Exported:
     grades: Mapping[str, int]
     written: Mapping[str, int]
     left_out: Mapping[str, Mapping[str, int]]
+    lost: Mapping[str, Mapping[str, int]]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -44,6 +46,7 @@ class Exported:
             "grades": dict(self.grades),
             "written": dict(self.written),
             "left_out": {name: dict(reasons) for name, reasons in self.left_out.items()},
+            "lost": {name: dict(losses) for name, losses in self.lost.items()},
             "mask": FORMATS[self.target].mask,
             "not_held": list(FORMATS[self.target].lost),
         }
@@ -80,6 +83,11 @@ def note(exported: Exported, shards: Shards) -> str:
         "## What this format can not hold",
         "",
         *(f"- {text}" for text in form.lost),
+        *(
+            f"- `{name}`: {count:,} messages: {loss}"
+            for name, losses in exported.lost.items()
+            for loss, count in losses.items()
+        ),
         "",
         "## Use",
         "",

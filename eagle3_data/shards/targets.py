@@ -52,6 +52,8 @@ _TEXT_ONLY = (
     "the whitespace that the server stripped around thought and answer",
     "the loss mask: which tokens are supervised is up to the trainer's template",
     "the grade, usage, sampling settings, and the place in the capture",
+    "what a message holds beside role, content, thought, tool calls, `tool_call_id` and `name`:"
+    f" {NOTE} counts the messages that had more",
     "tail cuts: a sample cut to a length in tokens is here with its whole text",
     "splits and conversations: all splits are in one file unless each is exported with `--split`",
 )
@@ -98,7 +100,7 @@ FORMATS: dict[Target, Format] = {
         lost=(
             "thoughts: the format has no place for them, they are left out",
             *_TEXT_ONLY,
-            "tool calls without an id get `call_0`, `call_1`, …",
+            "tool calls without an id get `call_0`, `call_1`, …, and their answers the same",
         ),
         use="One sample a line: messages, and tools where the request had them.",
     ),
