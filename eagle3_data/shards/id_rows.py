@@ -3,11 +3,12 @@
 What enters: a JSONL file, a Parquet file or folder, or a folder of `datasets.save_to_disk`. What
 leaves: `IdRow`s in order, the ids still as they were found, or the reason why a row can not be
 read. It promises that nothing of a folder is executed or unpickled, that no file outside it is
-opened, and that no row is skipped.
+opened, that no row is skipped, and that a folder is never read in part.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,22 @@ if TYPE_CHECKING:
 
 STATE, DICT = "state.json", "dataset_dict.json"
 KEYS = ("input_ids", "loss_mask")
+NAMES = ("id", "source_id", "split")
+"""What a row may say of itself."""
 ROWS = 512
+_ABOUT = (STATE, DICT, "dataset_info.json", "dataset_infos.json")
+"""JSON files of a data set folder that hold no rows."""
+_SPLIT_FILE = re.compile(
+    r"(train|training|val|valid|validation|dev|test|eval)(-\d{5}-of-\d{5}(-[0-9a-f]+)?)?"
+    r"\.(parquet|arrow|(jsonl?|ndjson)(\.gz|\.zst)?)"
+)
+"""Files of one split: `val.jsonl`, or `test-00000-of-00002.parquet` as hubs name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdRow:
     """One row. `line`: physical line, or row from 1; `offset`: bytes, 0 where there are no lines.
-    `fault`: why the row could not be read, None when it was.
+    `split`: as the row says, else None. `fault`: why the row could not be read, None when it was.
     """
 
     line: int
@@ -38,16 +48,20 @@ class IdRow:
     mask: Any = None
     record_id: str | None = None
     conversation: str | None = None
+    split: str | None = None
     fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class IdFile:
-    """One file of rows. `path`: how it is named to the user; `real`: what is opened."""
+    """One file of rows. `path`: how it is named to the user; `real`: what is opened; `split`: as
+    its name or its folder says, else None.
+    """
 
     path: str
     real: Path
     kind: str
+    split: str | None = None
 
     def rows(self) -> Iterator[IdRow]:
         """The rows in order. Raises ShardError when the file is not of its kind."""
@@ -74,9 +88,9 @@ def find(paths: list[str]) -> list[IdFile]:
         elif path.suffix in (".parquet", ".arrow"):
             if not path.is_file():
                 raise ShardError(f"{path} is not a file: check the path")
-            found.append(IdFile(given, path, path.suffix[1:]))
+            found.append(_file(given, path, path.suffix[1:]))
             continue
-        found += [IdFile(source.path, source.real, "jsonl") for source in expand([given])]
+        found += [_file(source.path, source.real, "jsonl") for source in expand([given])]
     return found
 
 
@@ -86,15 +100,41 @@ def _in_folder(folder: Path) -> list[IdFile]:
         raise ShardError(f"{folder} holds {MANIFEST}: shards are not imported, they are shards")
     if (folder / DICT).is_file():
         raise ShardError(f"{folder} holds several splits: name the folder of one of them")
+    _refuse_mixed(folder)
     if (folder / STATE).is_file():
-        return [
-            IdFile(str(folder / name), folder / name, "arrow") for name in _listed(folder / STATE)
-        ]
-    parquet = sorted(folder.glob("*.parquet"))
-    return [IdFile(str(path), path, "parquet") for path in parquet]
+        return _saved(folder)
+    return [_file(str(path), path, "parquet") for path in sorted(folder.glob("*.parquet"))]
 
 
-def _listed(state: Path) -> list[str]:
+def _refuse_mixed(folder: Path) -> None:
+    """Raise ShardError for a folder with rows in several kinds of files: one of them would be read
+    and the others left out, or rows that lie there in two forms would be taken twice.
+    """
+    from eagle3_data.records.sources import ENDINGS
+
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    kinds = {
+        "Arrow": [n for n in names if n == STATE or n.endswith(".arrow")],
+        "Parquet": [n for n in names if n.endswith(".parquet")],
+        "JSON lines": [n for n in names if n.endswith(ENDINGS) and n not in _ABOUT],
+    }
+    held = [f"{kind} ({found[0]})" for kind, found in kinds.items() if found]
+    if len(held) > 1:
+        raise ShardError(
+            f"{folder} holds several kinds of files: {', '.join(held)}: name the files to read"
+            " instead of the folder"
+        )
+
+
+def _file(path: str, real: Path, kind: str) -> IdFile:
+    """A file of rows; its name may say of which split they are."""
+    split = _SPLIT_FILE.fullmatch(Path(path).name)
+    return IdFile(path, real, kind, split[1] if split else None)
+
+
+def _saved(folder: Path) -> list[IdFile]:
+    """The Arrow files of a saved data set, and the split that it was saved as."""
+    state = folder / STATE
     try:
         body = orjson.loads(state.read_bytes())
         names = [entry["filename"] for entry in body["_data_files"]]
@@ -103,9 +143,13 @@ def _listed(state: Path) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name != Path(name).name or not name:
             raise ShardError(f"{state} names a file outside its folder ({name!r:.80}): not opened")
-        if not (state.parent / name).is_file():
-            raise ShardError(f"{state.parent / name} is missing: save the data set again")
-    return names
+        if not (folder / name).is_file():
+            raise ShardError(f"{folder / name} is missing: save the data set again")
+    # "train[:10%]" is a part of train; of "train+test" nobody can tell which row is of which
+    said = body.get("_split")
+    split = re.fullmatch(r"(\w[\w.-]*)(\[.*\])?", said) if isinstance(said, str) else None
+    told = split[1] if split else None
+    return [IdFile(str(folder / name), folder / name, "arrow", told) for name in names]
 
 
 def _of_lines(file: IdFile) -> Iterator[IdRow]:
@@ -133,8 +177,8 @@ def _of_line(line: bytes, number: int, offset: int) -> IdRow:
         return IdRow(number, offset, fault="the line is not JSON")
     if not isinstance(value, dict):
         return IdRow(number, offset, fault="the line is no object")
-    ids, mask, record, source = (value.get(key) for key in (*KEYS, "id", "source_id"))
-    return IdRow(number, offset, ids, mask, _name(record), _name(source))
+    ids, mask = (value.get(key) for key in KEYS)
+    return IdRow(number, offset, ids, mask, *(_name(value.get(key)) for key in NAMES))
 
 
 def _of_tables(file: IdFile) -> Iterator[IdRow]:
@@ -145,18 +189,24 @@ def _of_tables(file: IdFile) -> Iterator[IdRow]:
         for batch in _batches(file):
             batch.validate(full=True)  # offsets of a foreign file may point anywhere
             lists = [batch.column(key) for key in KEYS]
-            names = batch.column("id").to_pylist() if "id" in batch.schema.names else None
+            nothing = [None] * batch.num_rows
+            names = [
+                batch.column(key).to_pylist() if key in batch.schema.names else nothing
+                for key in NAMES
+            ]
             for i in range(batch.num_rows):
                 number += 1
                 ids, mask = (_values(column[i]) for column in lists)
-                yield IdRow(number, 0, ids, mask, _name(names[i]) if names else None)
+                yield IdRow(number, 0, ids, mask, *(_name(column[i]) for column in names))
+    except ShardError:  # a ValueError too, and it says what to do
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ShardError(f"{file.path} can not be read ({reason}): check the file") from None
 
 
 def _batches(file: IdFile) -> Iterator[pa.RecordBatch]:
-    """Batches with the columns of KEYS, and `id` where there is one."""
+    """Batches with the columns of KEYS, and those of NAMES that are there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -177,7 +227,11 @@ def _needed(file: IdFile, schema: pa.Schema) -> list[str]:
         raise ShardError(
             f"{file.path} has no column {missing[0]}: rows of ids have input_ids and loss_mask"
         )
-    return [*KEYS, *(["id"] if "id" in schema.names else [])]
+    needed = [*KEYS, *(key for key in NAMES if key in schema.names)]
+    for key in needed:
+        if schema.names.count(key) > 1:
+            raise ShardError(f"{file.path} has several columns {key}: write it with one of them")
+    return needed
 
 
 def _values(scalar: Any) -> Any:

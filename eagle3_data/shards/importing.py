@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = 5
 ROWS = 512
+TRAIN = "train"
+"""The split of rows that neither say one nor come from a file that does."""
 
 
 class Refusal(StrEnum):
@@ -128,7 +130,7 @@ def import_rows(
             kept=run.kept,
             refused=dict(run.refused),
             examples=run.examples,
-            notes=tuple(writer.notes),
+            notes=(*writer.notes, *run.told()),
         )
 
 
@@ -142,6 +144,7 @@ class _Import:
     kept: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[str, int, str, str]] = field(default_factory=list)
+    splits: Counter[str] = field(default_factory=Counter)
     _seen: set[bytes] = field(default_factory=set)
 
     def tables(self, files: Sequence[IdFile]) -> Iterator[pa.Table]:
@@ -170,6 +173,14 @@ class _Import:
             "refused": {reason: self.refused[reason] for reason in sorted(+self.refused)},
         }
 
+    def told(self) -> Iterator[str]:
+        """That samples are in other splits than train: `finetune` takes that one alone."""
+        if self.splits.keys() - {TRAIN}:
+            first = [f"{name!r:.80} {count:,}" for name, count in self.splits.most_common(EXAMPLES)]
+            more = len(self.splits) - len(first)
+            names = ", ".join([*first, *([f"and {more:,} more"] if more else [])])
+            yield f"splits as rows and files name them: {names} (samples)"
+
     def why(self) -> str:
         """The refusals in one sentence, with a place."""
         if not self.rows:
@@ -192,7 +203,9 @@ class _Import:
             return None
         self._seen.add(content.digest())
         self.kept += 1
-        return _made(file, row, ids, mask, content.hexdigest()) | {"profile": self.profile}
+        made = _made(file, row, ids, mask, content.hexdigest()) | {"profile": self.profile}
+        self.splits[made["split"]] += 1
+        return made
 
 
 def checked(row: IdRow, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
@@ -225,7 +238,7 @@ def _made(
     return {
         **dict.fromkeys(column.name for column in COLUMNS),
         "sample_id": sample_id(content, 0, None),
-        "split": "train",
+        "split": row.split or file.split or TRAIN,
         "grade": Grade.D.value,
         "grade_reason": IMPORTED,
         "input_ids": ids,

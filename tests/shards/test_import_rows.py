@@ -224,3 +224,141 @@ def test_folders_and_files_that_are_something_else(tmp_path) -> None:
     (tmp_path / "page.jsonl").write_text("<!DOCTYPE html><html></html>\n")
     with pytest.raises(ShardError):
         brought([tmp_path / "page.jsonl"], tmp_path / "out9")
+
+
+def places(directory: Path) -> list[tuple[str, str, str]]:
+    """(split, conversation, record) of the samples, in order."""
+    return open_shards(directory).lazy().select(*PLACE).collect().rows()
+
+
+PLACE = ("split", "conversation_id", "record_id")
+OTHER = [GOOD | {"input_ids": [n, 6, 7, 2, 8, 2]} for n in range(4)]
+TOLD = [
+    {"id": "r1#turn1", "source_id": "r1", "split": "val"},
+    {"id": "r1#turn2", "source_id": "r1", "split": "val"},
+    {"id": "r2", "source_id": 7, "split": None},
+    {"id": "r3", "source_id": None, "split": ""},
+]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "saved"])
+def test_rows_say_their_conversation_and_split_in_every_format(tmp_path, kind) -> None:
+    rows = [ids | told for ids, told in zip(OTHER, TOLD, strict=True)]
+    texts = [row | {"source_id": row["source_id"] and str(row["source_id"])} for row in rows]
+    match kind:
+        case "parquet":
+            source = tmp_path / "rows.parquet"
+            pq.write_table(pa.Table.from_pylist(texts), source)
+        case "jsonl":
+            source = written(tmp_path / "rows.jsonl", *rows)
+        case _:
+            source = saved(tmp_path, "data.arrow")
+            _write_arrow(source / "data.arrow", texts)
+    found = brought([source], tmp_path / "shards")
+    *named, (split, own, record) = places(tmp_path / "shards")
+    assert named == [("val", "r1", "r1#turn1"), ("val", "r1", "r1#turn2"), ("train", "7", "r2")]
+    assert (split, len(own), record) == ("train", 32, "r3")  # the digest of ids and mask
+    assert found.notes == ("splits as rows and files name them: 'val' 2, 'train' 2 (samples)",)
+    assert verify(tmp_path / "shards").codes == []
+
+
+def _write_arrow(path: Path, rows: list[dict]) -> None:
+    made = pa.Table.from_pylist(rows)
+    with pa.ipc.new_stream(path, made.schema) as stream:
+        stream.write_table(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("validation-00000-of-00002.parquet", "validation"),
+        ("test-00001-of-00002-0123456789abcdef.parquet", "test"),
+        ("dev.parquet", "dev"),
+        ("train.parquet", "train"),
+        ("data-00000-of-00001.parquet", "train"),
+        ("test_of_rows.parquet", "train"),
+        ("val.jsonl", "val"),
+        ("mine.val.jsonl", "train"),
+    ],
+)
+def test_a_file_named_after_a_split_gives_it_to_rows_that_say_none(tmp_path, name, split) -> None:
+    source = tmp_path / name
+    if source.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(OTHER[:1]), source)
+    else:
+        written(source, OTHER[0])
+    found = brought([source], tmp_path / "shards")
+    assert [place[0] for place in places(tmp_path / "shards")] == [split]
+    note = (f"splits as rows and files name them: '{split}' 1 (samples)",)
+    assert found.notes == (() if split == "train" else note)
+
+
+def test_what_a_row_says_of_its_split_goes_before_the_name_of_its_file(tmp_path) -> None:
+    rows = [OTHER[0] | {"split": "held-out"}, OTHER[1] | {"split": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "val.parquet")
+    brought([tmp_path / "val.parquet"], tmp_path / "shards")
+    assert [place[0] for place in places(tmp_path / "shards")] == ["held-out", "val"]
+
+
+@pytest.mark.parametrize(
+    ("told", "split"),
+    [("validation", "validation"), ("test[:10%]", "test"), ("train+test", "train"), (7, "train")],
+)
+def test_a_saved_data_set_says_its_split(tmp_path, told, split) -> None:
+    source = saved(tmp_path, "data.arrow")
+    state = orjson.loads((source / "state.json").read_bytes())
+    (source / "state.json").write_bytes(orjson.dumps(state | {"_split": told}))
+    _write_arrow(source / "data.arrow", [OTHER[0], OTHER[1]])
+    brought([source], tmp_path / "shards")
+    assert [place[0] for place in places(tmp_path / "shards")] == [split, split]
+
+
+def test_many_splits_are_told_in_one_line(tmp_path) -> None:
+    rows = [GOOD | {"input_ids": [n, 6, 7, 2, 8, 2], "split": f"s{n}"} for n in range(8)]
+    found = brought([written(tmp_path / "rows.jsonl", *rows)], tmp_path / "shards")
+    assert found.notes == (
+        "splits as rows and files name them: 's0' 1, 's1' 1, 's2' 1, 's3' 1, 's4' 1, and 3 more"
+        " (samples)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["a.parquet", "b.jsonl"], r"Parquet \(a.parquet\), JSON lines \(b.jsonl\)"),
+        (["a.parquet", "b.json.gz"], r"Parquet \(a.parquet\), JSON lines \(b.json.gz\)"),
+        (["a.parquet", "state.json"], r"Arrow \(state.json\), Parquet \(a.parquet\)"),
+        (["a.parquet", "b.arrow"], r"Arrow \(b.arrow\), Parquet \(a.parquet\)"),
+        (["b.arrow", "c.jsonl"], r"Arrow \(b.arrow\), JSON lines \(c.jsonl\)"),
+    ],
+)
+def test_a_folder_of_several_kinds_is_refused_not_read_in_part(tmp_path, names, told) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch()
+    with pytest.raises(ShardError, match=f"kinds of files: {told}: name the files to read"):
+        brought([folder], tmp_path / "shards")
+
+
+def test_what_is_said_about_a_data_set_is_no_kind_of_rows(tmp_path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(OTHER), folder / "a.parquet")
+    for name in ("dataset_infos.json", "README.md", "token_freq.pt"):
+        (folder / name).write_text("{}")
+    assert brought([folder], tmp_path / "shards").kept == 4
+    both = [folder / "a.parquet", written(tmp_path / "more.jsonl", GOOD)]
+    assert brought(both, tmp_path / "both").kept == 5
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path) -> None:
+    columns = [pa.array([GOOD["input_ids"]]), pa.array([GOOD["loss_mask"]])]
+    twice = pa.Table.from_arrays(
+        [*columns, pa.array(["a"]), pa.array(["b"])], names=[*GOOD, "id", "id"]
+    )
+    pq.write_table(twice, tmp_path / "rows.parquet")
+    with pytest.raises(
+        ShardError, match=r"rows.parquet has several columns id: write it with one of them$"
+    ):
+        brought([tmp_path / "rows.parquet"], tmp_path / "shards")
