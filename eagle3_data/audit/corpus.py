@@ -5,7 +5,8 @@ What enters: frames with all columns of the road, one after another. What leaves
 `KEY_COLUMNS`, and at
 the end the findings of the corpus rules over all light records. It promises that both are pure and
 give the same whatever
-the borders of the batches: hashes depend on the text only, sampling on the line number only.
+the borders of the batches: hashes depend on the text only (of messages and tools not on the order
+of their JSON keys), sampling on the line number only.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+import orjson
 import polars as pl
 
 from eagle3_data.audit.rules.registry import Severity
@@ -41,10 +43,20 @@ KEY_COLUMNS: dict[str, pl.DataType] = {
 _OPENING = 60
 """Characters of an opening: longer than a greeting, shorter than what a budget injects."""
 
+_OTHER_KEYS = r'\{"(?:[^r,}\]]|r[^o])|,"(?:[^c,}\]]|c[^o])'
+"""Matches messages that are anything but role, then content. A quote inside a text has a backslash
+before it, so that `{"` begins a key. The search takes 0.35 us for 2 KB of messages, parsing them
+all would take 11.
+"""
+
+_TURN = {"role", "content"}
+
 
 def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -> pl.DataFrame:
     """`frame` + KEY_COLUMNS, one row for one row. Rows that are no records have nulls."""
-    found = frame.select(_hashed())
+    found = frame.with_columns(
+        _in_order(frame["messages_json"], _OTHER_KEYS), _in_order(frame["tools_json"], "")
+    ).select(_hashed())
     sampled = words(frame)
     none = pl.Series("key_holdout", [None] * frame.height, dtype=pl.Int32)
     return frame.hstack(
@@ -53,6 +65,43 @@ def keys(frame: pl.DataFrame, thresholds: Thresholds, holdout: Holdout | None) -
             key_words_prompt=sampled[0],
             key_words_answer=sampled[1],
         ).select(pl.col(name).cast(dtype) for name, dtype in KEY_COLUMNS.items())
+    )
+
+
+def _in_order(texts: pl.Series, odd: str) -> pl.Series:
+    """JSON texts with their keys in one order, whichever they came in. Only those that match `odd`
+    are read: the others have that order already.
+    """
+    at = texts.str.contains(odd).fill_null(False).arg_true()
+    if at.is_empty():
+        return texts
+    known: dict[str, str] = {}  # tools are the same in all records of a run
+    found = texts.gather(at).to_list()
+    for text in found:
+        if text not in known:
+            known[text] = _sorted(text)
+    return texts.clone().scatter(at, [known[text] for text in found])
+
+
+def _sorted(text: str) -> str:
+    """JSON text with sorted keys; role first where there is nothing but role and a text, as nearly
+    everyone writes it. A text too deep to be written stays as it is.
+    """
+    try:
+        value = orjson.loads(text)
+        if isinstance(value, list) and all(_plain(item) for item in value):
+            turns = [{"role": turn["role"], "content": turn["content"]} for turn in value]
+            return orjson.dumps(turns).decode()
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return text
+
+
+def _plain(turn: object) -> bool:
+    return (
+        isinstance(turn, dict)
+        and turn.keys() == _TURN
+        and not isinstance(turn["content"], list | dict)
     )
 
 

@@ -293,6 +293,49 @@ def test_ids_may_repeat_across_files_and_for_samples() -> None:
     assert fired([a, b | {"file_no": 1}], "SET003") == []
 
 
+USER = '{"role":"user","content":"Where, he said, \\"is it\\"?"}'
+TURNED = '{"content":"Where, he said, \\"is it\\"?","role":"user"}'
+CALL = '{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function"}]}'
+TURNED_CALL = '{"tool_calls":[{"type":"function","id":"1"}],"role":"assistant","content":null}'
+PARTS = '{"role":"user","content":[{"type":"text","text":"q"}]}'
+TURNED_PARTS = '{"content":[{"text":"q","type":"text"}],"role":"user"}'
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(USER, TURNED), (f"{USER},{CALL}", f"{TURNED},{TURNED_CALL}"), (PARTS, TURNED_PARTS)],
+)
+def test_the_order_of_json_keys_makes_no_other_prompt(first: str, second: str) -> None:
+    answer = {"content": "In Oslo, which is the capital of Norway.", "record_id": "r"}
+    rows = [
+        answer | {"user_text": "q", "messages_json": f"[{asked}]", "created": n}
+        for n, asked in enumerate([first, second])
+    ]
+    assert fired(rows, "SET002") == [2]
+    assert fired(rows, "SET003") == []
+    tools = ('[{"type":"function","name":"f"}]', '[{"name":"f","type":"function"}]')
+    rows = [row | {"tools_json": tool} for row, tool in zip(rows, tools, strict=True)]
+    assert fired(rows, "SET002") == [2]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (f"{USER},{CALL}", f"{CALL},{USER}"),  # the order of messages is another thing
+        ('{"role":"user","content":"assistant"}', '{"role":"assistant","content":"user"}'),
+        (PARTS, PARTS.replace('"q"', '"r"')),
+        ('{"content":"a","role":"user","name":1}', '{"content":"a","role":"user","name":1.0}'),
+        ("[" * 1100 + "]" * 1100, "[" * 1101 + "]" * 1101),  # too deep to be read
+    ],
+    ids=["messages", "values", "parts", "numbers", "deep"],
+)
+def test_other_json_stays_another_prompt(first: str, second: str) -> None:
+    answer = {"content": "In Oslo, which is the capital of Norway.", "record_id": "r"}
+    rows = [answer | {"user_text": "q", "messages_json": f"[{one}]"} for one in (first, second)]
+    assert fired(rows, "SET002") == []
+    assert fired(rows, "SET003") == [2]
+
+
 def test_a_cut_batch_is_no_timeout() -> None:
     times = [{"user_text": f"{i}?", "content": f"{i}", "latency_s": 9.0 + i} for i in range(40)]
     late = [{"user_text": f"x{i}", "content": f"y{i}", "latency_s": 600.0} for i in range(12)]
