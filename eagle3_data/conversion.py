@@ -9,7 +9,6 @@ with the same bytes as one that was never disturbed.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from eagle3_data import __version__, plan
-from eagle3_data.pipeline import Progress, Run, begin, travel
+from eagle3_data.pipeline import Progress, Run, begin, processors, travel
 
 if TYPE_CHECKING:
     from eagle3_data.audit.judge import Outcome
@@ -101,7 +100,7 @@ def convert(
         "repair": repair,
         "holdout": [_digest(Path(path)) for path in holdout],
     }
-    threads = workers or os.cpu_count() or 1
+    threads = workers or processors()
     into = Path(directory)
     with _writer(
         run, into, chat_template, options, layout=layout, overwrite=overwrite, threads=threads
@@ -112,7 +111,7 @@ def convert(
             road = Conversion(
                 run.stations, spill, admission, splits, [source.path for source in run.sources]
             )
-            judged = merge(travel(run.frames, road, threads))
+            judged = merge(travel(run, road, threads))
             outcome = run.finish(judged)
             if run.reading.cut:
                 return run.report(outcome), None

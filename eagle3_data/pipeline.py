@@ -8,18 +8,17 @@ text (only the light records are kept).
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from eagle3_data.tokens.assemble import Assembler
     from eagle3_data.tokens.tokenizer import Tokenizer
 
+Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 """Called with (bytes of the inputs consumed so far, bytes in all)."""
 
@@ -87,30 +87,47 @@ class Stations:
         return keys(frame, self.thresholds, self.holdout)
 
 
-@dataclass(slots=True)
-class Reading:
-    """The source side of the road. `repair`: marker pairs to split inline thoughts with, None =
-    repair nothing.
+@dataclass(frozen=True, slots=True)
+class Parsing:
+    """How lines become records. `repair`: marker pairs to split inline thoughts with, None = repair
+    nothing. `hashed`: add the column `line_hash`, which a sample is known by.
     """
 
-    sources: Sequence[Source]
     turns: Turns
     repair: Sequence[tuple[str, str]] | None = None
+    hashed: bool = False
+
+    def table(self, batch: LineBatch) -> pl.DataFrame:
+        """The record table of one batch of lines. Pure."""
+        from eagle3_data.records.shapes import table_from
+
+        table = table_from(batch, turns=self.turns, repair=self.repair)
+        if not self.hashed:
+            return table
+        from eagle3_data.shards.rows import with_line_hashes
+
+        return with_line_hashes(table, batch.numbers, batch.lines)
+
+
+@dataclass(slots=True)
+class Reading:
+    """The source side of the road."""
+
+    sources: Sequence[Source]
     progress: Progress | None = None
     cancel: Event | None = None
     cut: bool = False
     """True when `cancel` stopped the reading before the end."""
     lines: int = 0
     """Non-blank lines handed over: the ledger's own count, taken before any parsing."""
-    hashed: bool = False
-    """Add the column `line_hash`, which a sample is known by."""
+    left: int = 0
+    """Bytes of the inputs that were not handed over yet."""
 
-    def frames(self) -> Iterator[pl.DataFrame]:
-        """Record tables, one a batch, in the order of the inputs."""
+    def batches(self) -> Iterator[LineBatch]:
+        """The lines of all inputs, in their order."""
         from eagle3_data.records.lines import read_batches
-        from eagle3_data.records.shapes import table_from
 
-        total = sum(source.size for source in self.sources)
+        total = self.left = sum(source.size for source in self.sources)
         done = 0
         for number, source in enumerate(self.sources):
             for batch in read_batches(source, number):
@@ -119,18 +136,11 @@ class Reading:
                     return
                 self.lines += len(batch.lines)
                 self.lines += sum(fault.number is not None for fault in batch.faults)
-                table = table_from(batch, turns=self.turns, repair=self.repair)
-                yield _hashed(table, batch) if self.hashed else table
+                self.left = total - done - batch.bytes_read
+                yield batch
                 if self.progress is not None:
                     self.progress(done + batch.bytes_read, total)
             done += source.size
-
-
-def _hashed(table: pl.DataFrame, batch: LineBatch) -> pl.DataFrame:
-    """The record table of `batch` with the column `line_hash`."""
-    from eagle3_data.shards.rows import with_line_hashes
-
-    return with_line_hashes(table, batch.numbers, batch.lines)
 
 
 @dataclass(slots=True)
@@ -144,8 +154,14 @@ class Run:
     encoder: Tokenizer | None
     stations: Stations
     reading: Reading
-    frames: Iterator[pl.DataFrame]
+    parsing: Parsing
+    head: Sequence[pl.DataFrame]
+    """Record tables of the lines that the choices were made on."""
+    rest: Iterator[LineBatch]
+    """The lines behind the head."""
     started: float
+    told: list[str] = field(default_factory=list)
+    """What happened on the road that the user must know."""
 
     def finish(self, judged: Judged, more: pl.DataFrame | None = None) -> Outcome:
         """Corpus rules, verdicts and ledger of the judged batches. `more`: further findings."""
@@ -176,7 +192,7 @@ class Run:
             rules_run=(*self.rules.run, *rules),
             rules_not_run=self.rules.left,
             diagnoses=diagnose(outcome.records, outcome.findings, profile, paths=paths),
-            notes=[self.chosen.note, *notes] if self.chosen.note else notes,
+            notes=[*([self.chosen.note] if self.chosen.note else []), *self.told, *notes],
             partial=self.reading.cut,
             seconds=time.perf_counter() - self.started,
             versions=plan.versions(*plan.engines(self.encoder, self.stations.assembler)),
@@ -214,9 +230,10 @@ def begin(
     rules = choose_rules(select, ignore, error=error, warn=warn, with_tokens=tokenizer is not None)
     sources = plan.sources(paths)
     held_out = plan.holdout(holdout, limits)
-    reading = Reading(sources, Turns(turns), progress=progress, cancel=cancel, hashed=samples)
-    frames = reading.frames()
-    head = list(plan.head(frames))
+    reading = Reading(sources, progress=progress, cancel=cancel)
+    parsing = Parsing(Turns(turns), hashed=samples)
+    rest = reading.batches()
+    head = list(plan.head(map(parsing.table, rest)))
     known = plan.evidence(head)
     chosen = plan.profile(profile, known)
     encoder = plan.tokenizer(tokenizer)
@@ -226,24 +243,43 @@ def begin(
         encoder = plan.quicker(encoder, known, size, chosen.profile, chat_template)
     stations = Stations(
         profile=chosen.profile,
-        thinking_shown=plan.thinking_shown(known, chosen.profile, sources, reading.turns),
+        thinking_shown=plan.thinking_shown(known, chosen.profile, sources, parsing.turns),
         assembler=plan.assembler(chosen.profile, encoder, chat_template, want_ids=samples),
         rules=[rule for rule in rules.run if rule.scope is Scope.RECORD],
         thresholds=limits,
         holdout=held_out,
     )
     if repair:  # the marker pair is only known now: read the head again
-        reading = replace(reading, repair=plan.marker_pairs(chosen.profile), cut=False, lines=0)
-        head, frames = [], reading.frames()
-    travelling = chain(head, frames)
-    return Run(sources, rules, limits, chosen, encoder, stations, reading, travelling, started)
+        parsing = replace(parsing, repair=plan.marker_pairs(chosen.profile))
+        reading = Reading(sources, progress=progress, cancel=cancel)
+        head, rest = [], reading.batches()
+    return Run(
+        sources, rules, limits, chosen, encoder, stations, reading, parsing, head, rest, started
+    )
 
+
+PROCESSES_FROM_BYTES = 256 << 20
+"""Input from which other processes pay: one needs 0.4 s until it can work, 2 s with a large
+vocabulary, and a single thread reads 100 MB a second, 45 with a tokenizer.
+"""
+
+MOST_WORKERS = 16
+"""Without `workers`: each process needs 0.2 GB, 0.5 with a large vocabulary, and one that reads
+lines can feed about so many.
+"""
 
 _SWITCH = 0.0005
 """Seconds after which a thread that waits for the interpreter lock asks for it; Python's own value
 is 5 ms. A worker needs the lock at each of some 100 calls of Polars a batch. Whole run 1.45 to
 1.22 s at best, in other comparisons no gain: docs/speed.md.
 """
+
+
+def processors() -> int:
+    """Workers of a run that names none. Polars counts what affinity and the quotas of a container
+    leave; `os.cpu_count` counts the whole machine.
+    """
+    return min(pl.thread_pool_size(), MOST_WORKERS)
 
 
 @contextmanager
@@ -257,24 +293,39 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def travel(frames: Iterator[pl.DataFrame], stations: Road, workers: int) -> Iterator[Judged]:
-    """Send frames through the stations on `workers` threads; results keep the order of the frames.
+def travel(run: Run, road: Road, workers: int) -> Iterator[Judged]:
+    """Send all batches of a run over `road`; judged batches keep the order of the inputs.
 
-    Parsing holds the interpreter lock and stays on the calling thread; Polars and the tokenizer
-    release it, so that one batch is judged while the next is parsed. At most `workers` + 1 batches
-    are alive.
+    A large input is shared out to `workers` processes. A small one is judged on as many threads
+    while the next batch is parsed: parsing holds the interpreter lock, Polars and the tokenizer
+    release it. At most `workers` + 1 batches are alive.
     """
+    if workers > 1 and run.reading.left >= PROCESSES_FROM_BYTES:
+        from eagle3_data.processes import Crew, Work
+
+        with _short_turns(), Crew(Work(run.parsing, road), workers, run.told) as crew:
+            yield from map(road.run, run.head)  # while the processes start
+            yield from crew.judged(run.rest)
+        return
+    frames = chain(run.head, map(run.parsing.table, run.rest))
     if workers <= 1:
-        yield from map(stations.run, frames)
+        yield from map(road.run, frames)
         return
     with _short_turns(), ThreadPoolExecutor(workers, thread_name_prefix="eagle3-data") as pool:
-        waiting: deque[Future[Judged]] = deque()
-        for frame in frames:
-            waiting.append(pool.submit(stations.run, frame))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
+        yield from in_order(pool, road.run, frames, workers)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, run: Callable[[Item], Judged], items: Iterable[Item], ahead: int
+) -> Iterator[Judged]:
+    """`run` of every item on the threads of `pool`, in order; at most `ahead` + 1 are under way."""
+    waiting: deque[Future[Judged]] = deque()
+    for item in items:
+        waiting.append(pool.submit(run, item))
+        if len(waiting) > ahead:
             yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def check(
@@ -303,7 +354,8 @@ def check(
     `chat_template`: a Jinja file in place of the tokenizer's own. `select`, `ignore`, `error`,
     `warn`: rule codes, prefixes or names. `holdout`: files of evaluation prompts that must not be
     in the data. `turns`: "last" or "all" assistant turns of a dialogue. `repair`: mend what has one
-    certain reading, each on record. `workers`: threads (the result does not depend on it).
+    certain reading, each on record. `workers`: threads, or processes where the input is large (the
+    result does not depend on it).
     `progress`: called with (bytes done, bytes in all). `cancel`: when set, reading stops and the
     report is marked `partial`.
 
@@ -318,5 +370,5 @@ def check(
         ignore=ignore, error=error, warn=warn, holdout=holdout, turns=turns, repair=repair,
         thresholds=thresholds, progress=progress, cancel=cancel,
     )  # fmt: skip
-    judged = merge(travel(run.frames, run.stations, workers or os.cpu_count() or 1))
+    judged = merge(travel(run, run.stations, workers or processors()))
     return run.report(run.finish(judged))

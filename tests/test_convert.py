@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from converting import (
     CAPTURES,
@@ -33,6 +34,7 @@ from eagle3_data.records.shapes import Turns, table_from
 from eagle3_data.shards.cuts import Layout
 from eagle3_data.shards.rows import line_hash
 from eagle3_data.shards.schema import ShardError
+from eagle3_data.spill import Spill
 from eagle3_data.tokens.assemble import Assembler
 from eagle3_data.writing import OutputError
 
@@ -260,6 +262,28 @@ def test_the_spill_of_a_dead_run_is_removed_and_a_foreign_one_is_not(tmp_path: P
     with pytest.raises(OutputError, match=r"thesis\.tex"):
         convert(VLLM, tmp_path / "foreign", tokenizer=TOKENIZER)
     assert (foreign / "thesis.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize("held", [0, 60_000, 1 << 30])
+def test_where_samples_wait_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr("eagle3_data.spill.HELD_BYTES", held)
+    defaults = {**(lines.read_batches.__kwdefaults__ or {}), "target_records": 20}
+    monkeypatch.setattr(lines.read_batches, "__kwdefaults__", defaults)
+    in_files = []
+    tables = Spill.tables
+
+    def seen(spill: Spill, *verdicts: pl.Series) -> Iterator[pa.Table]:
+        in_files.extend(spill.folder.rglob("*.arrow"))
+        return tables(spill, *verdicts)
+
+    monkeypatch.setattr(Spill, "tables", seen)
+    frame, _ = converted(VLLM, tmp_path / "s")
+    # six batches of 42 to 51 KB; which of them is added first is the threads' affair
+    assert len(in_files) in {0: [6], 60_000: [5], 1 << 30: [0]}[held]
+    monkeypatch.undo()
+    assert frame.equals(converted(VLLM, tmp_path / "again")[0])
 
 
 TEXTS = st.text(max_size=60)

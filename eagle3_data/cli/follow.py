@@ -69,7 +69,7 @@ class Following:
     def report(self) -> Report:
         """The report of all that was read."""
         from eagle3_data.audit.judge import merge
-        from eagle3_data.pipeline import Reading, Run
+        from eagle3_data.pipeline import Parsing, Reading, Run
 
         chosen, stations = self.watch.settled()
         sources = self.growing.sources()
@@ -85,7 +85,8 @@ class Following:
             )
         run = Run(
             sources, self.rules, self.watch.thresholds, chosen, self.watch.tokenizer, stations,
-            Reading(sources, self.watch.turns, lines=self.lines), iter(()), self.started,
+            Reading(sources, lines=self.lines), Parsing(self.watch.turns), (), iter(()),
+            self.started,
         )  # fmt: skip
         return run.report(run.finish(merge([*self._merged, *self._parts])), notes=self.notes)
 

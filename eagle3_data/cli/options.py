@@ -74,7 +74,12 @@ Config = Annotated[
     typer.Option(metavar="FILE", help="Settings; else eagle3-data.toml or pyproject.toml, upward."),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Threads; one a processor unless set.")
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Threads; processes for inputs from 256 MiB. One a processor, at most 16, unless set.",
+    ),
 ]
 
 # --- which rules, how severe ---

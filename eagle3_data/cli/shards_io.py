@@ -78,6 +78,9 @@ def export(
     for name, reasons in made.left_out.items():
         for reason, count in reasons.items():
             console.note(f"warning: {name}: {count:,} samples left out: {reason}")
+    for name, losses in made.lost.items():
+        for loss, count in losses.items():
+            console.note(f"warning: {name}: {count:,} messages: {loss}")
     if json:
         console.data(made.to_dict())
         return

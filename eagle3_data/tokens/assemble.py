@@ -8,6 +8,7 @@ than their proof, and that a record which can not be assembled costs a null row 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ class Assembler:
         chat_template: str | None = None,
         want_ids: bool = True,
     ) -> None:
+        self._made = (profile, tokenizer, chat_template, want_ids)
         self._profile, self._tokenizer = profile, tokenizer
         self._markers = resolve(profile, tokenizer)
         self._grammar = grammar(profile, self._markers)
@@ -68,6 +70,12 @@ class Assembler:
                 "give the server's own with --chat-template FILE"
             ) from fault
         self._samples = Samples(self._grammar, tokenizer, want_ids=want_ids)
+
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., Assembler], tuple[Profile, Tokenizer, str | None, bool]]:
+        """Travels to another process as what it was made of."""
+        return _made, self._made
 
     def assemble(self, records: pl.DataFrame) -> pl.DataFrame:
         """The sample columns of `records`: same height, same order."""
@@ -126,3 +134,9 @@ class Assembler:
         """
         stream = decision.stream or ()
         return answer is not None and not answer.reasoning and self._markers.close not in stream
+
+
+def _made(
+    profile: Profile, tokenizer: Tokenizer, chat_template: str | None, want_ids: bool
+) -> Assembler:
+    return Assembler(profile, tokenizer, chat_template=chat_template, want_ids=want_ids)

@@ -9,7 +9,7 @@ free text and as a rendered prompt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,12 @@ class FastTokenizer:
     whole: fastokens.Tokenizer = field(repr=False)
     backend: str = "fastokens"
     note: str = ""
+
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[JsonTokenizer | RanksTokenizer], FastTokenizer], tuple[object]]:
+        """Travels to another process as its reference; it was proven in this one."""
+        return _proven, (self.reference,)
 
     @property
     def name(self) -> str:
@@ -115,7 +121,7 @@ def twin(reference: Tokenizer, sample: Sequence[str], prompts: Sequence[str] = (
     if not isinstance(reference, JsonTokenizer | RanksTokenizer):
         return reference
     try:
-        fast = FastTokenizer(reference, _load(reference), note=reference.note)
+        fast = _proven(reference)
     except ImportError:
         return _stay(reference, "fastokens is not installed (pip install '.[fast]')")
     except (
@@ -135,6 +141,11 @@ def twin(reference: Tokenizer, sample: Sequence[str], prompts: Sequence[str] = (
                 f"fastokens gives other ids than {reference.backend} ({way}: {difference})",
             )
     return fast
+
+
+def _proven(reference: JsonTokenizer | RanksTokenizer) -> FastTokenizer:
+    """The twin without its proof."""
+    return FastTokenizer(reference, _load(reference), note=reference.note)
 
 
 def _load(reference: JsonTokenizer | RanksTokenizer) -> fastokens.Tokenizer:

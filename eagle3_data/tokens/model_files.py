@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -66,6 +66,10 @@ class OfFiles:
 
     files: ModelFiles
 
+    def __reduce__(self) -> tuple[Callable[[str, str], object], tuple[str, str]]:
+        """Travels to another process as its path; its vocabulary is read again there."""
+        return _reopened, (self.path, self.fingerprint)
+
     @property
     def name(self) -> str:
         return self.files.name
@@ -85,6 +89,16 @@ class OfFiles:
     @property
     def template_globals(self) -> Mapping[str, str]:
         return self.files.named
+
+
+def _reopened(path: str, fingerprint: str) -> object:
+    """The tokenizer at `path`, if its files are still those. Raises TokenizerError."""
+    from eagle3_data.tokens.tokenizer import open_tokenizer
+
+    again = open_tokenizer(path)
+    if again.fingerprint != fingerprint:
+        raise TokenizerError(f"{path}: the files of the tokenizer changed: run the command again")
+    return again
 
 
 def find(path: str | Path) -> ModelFiles:

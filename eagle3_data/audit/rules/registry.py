@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,10 @@ class Rule:
     search: CorpusSearch | None = None
     """Set for corpus rules, whose `condition` is never true."""
 
+    def __reduce__(self) -> tuple[Callable[[str, Severity], Rule], tuple[str, Severity]]:
+        """Travels to another process by its code and severity: expressions are built there."""
+        return _known, (self.code, self.severity)
+
     @property
     def family(self) -> str:
         return self.code[:3]
@@ -97,6 +101,16 @@ class Rule:
 
 
 REGISTRY: dict[str, Rule] = {}
+
+
+def _known(code: str, severity: Severity) -> Rule:
+    """The registered rule `code` under `severity`."""
+    from eagle3_data.audit.rules import all_rules
+
+    for known in all_rules():
+        if known.code == code:
+            return replace(known, severity=severity)
+    raise ValueError(f"there is no rule {code}")
 
 
 def rule(
