@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from eagle3_data.shards import rules
-from eagle3_data.shards.schema import ShardFacts
-from eagle3_data.tokens.samples import SpanKind
+from eagle3_data.shards.rows import sample_id
+from eagle3_data.shards.schema import HASH, ShardFacts
+from eagle3_data.tokens.samples import Grade, PromptSource, SpanKind
 
 Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -26,6 +27,9 @@ STOP_TEXT = r"[^\d\[\]-]"
 """A stop reason that is no token id: a stop string of the request ended the answer, not an end of
 turn.
 """
+
+COUNTED = pa.array([Grade.B.value, Grade.C.value])
+"""Grades that rest on `completion_tokens`; A has no quarrel with it where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ def broken_rows(table: pa.Table, facts: ShardFacts) -> dict[str, Flags]:
     same = (ids.lengths == mask.lengths) & (ids.lengths == seq_len)
     tiles, wanted = _spans(table["spans"], seq_len, same)
     sampled = _total(mask, mask.values != 0)
+    ended = _ended(ids, mask, facts)
     out = {
         rules.LENGTHS_DIFFER: ~same,
         rules.MASK_NOT_BINARY: _any(mask, mask.values > 1),
@@ -75,10 +80,14 @@ def broken_rows(table: pa.Table, facts: ShardFacts) -> dict[str, Flags]:
         rules.MASK_NOT_SPANS: _mask_differs(mask, wanted, tiles & same),
         rules.COUNTS_DIFFER: same
         & tiles
-        & ((sampled != _ints(table["supervised_tokens"])) | (_leading_zeros(mask) != prompt_len)),
+        & (
+            (sampled != _ints(table["supervised_tokens"]))
+            | (_leading_zeros(mask) != prompt_len)
+            | _usage_differs(table, sampled, ended)
+        ),
     }
     if facts.end_of_turn:
-        out[rules.END_NOT_SUPERVISED] = _end_missing(table, ids, mask, facts)
+        out[rules.END_NOT_SUPERVISED] = _end_missing(table, ended)
     return out
 
 
@@ -124,16 +133,51 @@ def _mask_differs(mask: Lists, wanted: Lists, comparable: Flags) -> Flags:
     return out
 
 
-def _end_missing(table: pa.Table, ids: Lists, mask: Lists, facts: ShardFacts) -> Flags:
+def unmade_ids(table: pa.Table) -> Flags:
+    """Rows whose `sample_id` is not made of their line hash, choice and turn. Columns that hold no
+    hash at all are left to the contract.
+    """
+    names = ("sample_id", "line_hash", "choice", "turn")
+    hashes = (pc.match_substring_regex(table[name], HASH) for name in names[:2])
+    readable = pc.fill_null(pc.and_(*hashes), False).to_pylist()
+    rows = zip(*(table[name].to_pylist() for name in names), readable, strict=True)
+    return np.array(
+        [ok and found != sample_id(line, choice, turn) for found, line, choice, turn, ok in rows],
+        dtype=bool,
+    )
+
+
+def _usage_differs(table: pa.Table, sampled: Ints, ended: Flags) -> Flags:
+    """Rows of a proven grade beside counts of the server that would have refuted it: it counts
+    what was sampled, and may leave out the stop token. What a cut took is not known, so there the
+    count is only never the smaller one.
+    """
+    grade = table["grade"]
+    cut = _flags(table["truncated"])
+    count = _ints(pc.fill_null(table["completion_tokens"], 0))
+    told = _flags(pc.is_valid(table["completion_tokens"]))
+    fits = np.where(cut, count >= sampled, (count == sampled) | (count == sampled - ended))
+    counted = _flags(pc.is_in(grade, value_set=COUNTED))
+    proven = counted | _flags(pc.equal(grade, Grade.A.value))
+    captured = _flags(pc.equal(table["prompt_source"], PromptSource.CAPTURED.value))
+    asked = _flags(pc.fill_null(pc.equal(table["prompt_tokens"], table["prompt_len"]), True))
+    return (proven & told & ~fits) | (counted & ~told) | (proven & captured & ~asked)
+
+
+def _ended(ids: Lists, mask: Lists, facts: ShardFacts) -> Flags:
+    """Rows that end in a supervised end of turn."""
     filled = (ids.lengths > 0) & (mask.lengths > 0)
     ended = np.zeros(len(filled), dtype=bool)
     last = ids.values[ids.ends[filled] - 1]
     ended[filled] = np.isin(last, facts.end_of_turn) & (mask.values[mask.ends[filled] - 1] != 0)
+    return ended
+
+
+def _end_missing(table: pa.Table, ended: Flags) -> Flags:
     stopped = pc.fill_null(pc.equal(table["finish_reason"], "stop"), False)
     text = pc.fill_null(pc.match_substring_regex(table["stop_reason"], STOP_TEXT), False)
     expected = pc.and_not(pc.and_not(stopped, text), table["truncated"])
-    flags: Flags = _one(expected).to_numpy(zero_copy_only=False) & ~ended
-    return flags
+    return _flags(expected) & ~ended
 
 
 def _leading_zeros(mask: Lists) -> Ints:
@@ -165,6 +209,11 @@ def _ints(column: pa.ChunkedArray | pa.Array) -> Ints:
         else column.to_numpy(),
         dtype=np.int64,
     )
+
+
+def _flags(column: pa.ChunkedArray | pa.Array) -> Flags:
+    flags: Flags = _one(column).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> Any:

@@ -63,9 +63,9 @@ SHARD_EXTRA = _shd(
     4,
     "shard-extra",
     """\
-A Parquet file lies in the directory that the manifest does not list.
+A Parquet file lies in the directory, or in a folder inside it, that the manifest does not list.
 
-Why it matters: readers that take the whole directory train on it.
+Why it matters: readers that take the whole directory, its folders included, train on it.
 What to do: move it away.""",
 )
 
@@ -145,9 +145,10 @@ CONTRACT_BROKEN = _shd(
     12,
     "contract-broken",
     """\
-A column holds a value that schema v1 does not allow.
+A column holds a value that schema v1 does not allow, or a `sample_id` is not the one of its
+`line_hash`, `choice` and `turn`.
 
-Why it matters: readers rely on it.
+Why it matters: readers rely on it; an id that is not made of its line leads to no capture.
 What to do: see the column and the value in the detail; convert again.""",
 )
 
@@ -210,10 +211,12 @@ COUNTS_DIFFER = _shd(
     18,
     "counts-differ",
     """\
-`prompt_len` or `supervised_tokens` is not what spans and mask say.
+`prompt_len` or `supervised_tokens` is not what spans and mask say, or the server's counts are not
+what grade A, B or C says that they are.
 
-Why it matters: filters and length statistics are wrong.
-What to do: convert again.""",
+Why it matters: filters and length statistics are wrong, or a grade claims a proof that it has not.
+What to do: convert again.
+Not flagged: a stop token that the server does not count, what a cut at the length limit took.""",
     at="/prompt_len",
 )
 
@@ -255,11 +258,13 @@ TEXT_DIFFERS = _shd(
     22,
     "text-differs",
     """\
-The supervised ids decode to another text than the one beside them.
+The supervised ids decode to another text than the one beside them, or hold another part of it as
+the thought.
 
 Why it matters: ids and text are of different answers, or the tokenizer is another one.
 What to do: convert again; check whether rows were joined by position.
-Not flagged: whitespace and think markers, which servers strip.""",
+Not flagged: whitespace and think markers, which servers strip; a thought that stands in `content`
+with its markers, or that a CAP or WRP finding of the sample tells of.""",
     at="/input_ids",
     needs_tokens=True,
 )
@@ -272,5 +277,17 @@ The journal or a temporary file of a run lies beside a finished result.
 
 Why it matters: a run was stopped between its last steps, or another one is writing now.
 What to do: run the same `convert` command again; it tidies up.""",
+    severity=Severity.WARN,
+)
+
+FOREIGN_ENTRY = _shd(
+    24,
+    "foreign-entry",
+    """\
+A file, a folder or a symbolic link lies in the directory that the run did not write.
+
+Why it matters: nothing vouches for it; a reader that takes the whole directory may read it, and
+what a link leads to stays behind when the directory is copied.
+What to do: move it away, or put the file itself in place of the link.""",
     severity=Severity.WARN,
 )

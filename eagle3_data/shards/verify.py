@@ -3,11 +3,13 @@
 What enters: a directory, and a tokenizer when texts are to be compared. What leaves: a
 `Verification` with findings in the form of the audit. It promises that every shard is read, hashed
 and validated as collected data, that a missing, extra, truncated, swapped or edited file is named
-as such, and that damaged files give findings and no traceback.
+as such and whatever else lies there by its name, and that damaged files give findings and no
+traceback.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +19,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from eagle3_data.audit.markers import THINK_PAIRS
 from eagle3_data.shards import rules
-from eagle3_data.shards.invariants import broken_rows
+from eagle3_data.shards.invariants import broken_rows, unmade_ids
 from eagle3_data.shards.journal import SHARDS, digest
 from eagle3_data.shards.manifest import JOURNAL, MANIFEST, Manifest, Shard, load_manifest
 from eagle3_data.shards.schema import (
@@ -28,14 +31,18 @@ from eagle3_data.shards.schema import (
     arrow_schema,
     read_facts,
 )
+from eagle3_data.shards.texts import NAMES, text_differs
 from eagle3_data.shards.verified import Finding, Verification
-from eagle3_data.tokens.samples import GRADE, PROMPT_SOURCE
+from eagle3_data.tokens.samples import GRADE, PROMPT_SOURCE, SpanKind
 
 if TYPE_CHECKING:
     from eagle3_data.tokens.tokenizer import Tokenizer
 
 TEXTS_A_SHARD = 64
 """Samples of a shard whose text is compared without `deep`, spread evenly over it."""
+
+CUT_THOUGHT = ("CAP010", "CAP011")
+"""Findings of the capture that say nothing against the texts."""
 
 LIGHT = (
     "choice",
@@ -128,13 +135,30 @@ class _Run:
         at = len(self.manifest.shards)
         if not self.manifest.sound:
             self._tell(rules.MANIFEST_CHANGED, at, "checksum or sums do not fit its content")
-        listed = {shard.name for shard in self.manifest.shards}
+        listed = {MANIFEST, *(shard.name for shard in self.manifest.shards)}
         for entry in sorted(self.path.iterdir()):
             if entry.name == JOURNAL or SHARDS.is_draft(entry.name):
                 self._tell(rules.LEFTOVERS, at, entry.name)
-            elif entry.suffix == ".parquet" and entry.name not in listed:
-                self.out.paths.append(entry)
-                self._tell(rules.SHARD_EXTRA, len(self.out.paths) - 1, "not in the manifest")
+            elif entry.is_dir() and not entry.is_symlink():
+                inside = list(_inside(entry))
+                told = f"{entry.name}, a folder, files in it: {len(inside)}"
+                self._tell(rules.FOREIGN_ENTRY, at, told)
+                for path in inside:
+                    self._extra(path)
+            elif entry.is_symlink():
+                self._tell(rules.FOREIGN_ENTRY, at, f"{entry.name}, a symbolic link")
+                if entry.name not in listed:
+                    self._extra(entry)
+            elif entry.name not in listed and not self._extra(entry):
+                self._tell(rules.FOREIGN_ENTRY, at, entry.name)
+
+    def _extra(self, path: Path) -> bool:
+        """Whether it is a Parquet file that the manifest does not list: readers take it along."""
+        if path.suffix != ".parquet":
+            return False
+        self.out.paths.append(path)
+        self._tell(rules.SHARD_EXTRA, len(self.out.paths) - 1, "not in the manifest")
+        return True
 
     def shard(self, number: int, shard: Shard) -> None:
         """One file, from its bytes to its samples."""
@@ -259,18 +283,24 @@ class _Run:
         for code, flags in broken_rows(group, self.manifest.facts).items():
             for i in flags.nonzero()[0].tolist():
                 self._tell(code, number, _evidence(group, i), light.row(i, named=True))
+        for i in unmade_ids(group).nonzero()[0].tolist():
+            detail = f"sample_id: not made of line_hash, choice and turn, {_source(group, i)}"
+            self._tell(rules.CONTRACT_BROKEN, number, detail, light.row(i, named=True))
         if self.tokenizer is not None:
             self._texts(number, start, group, light)
 
     def _texts(self, number: int, start: int, group: pa.Table, light: pl.DataFrame) -> None:
-        from eagle3_data.shards.texts import text_differs
-
         assert self.tokenizer is not None
         step = 1 if self.deep else max(1, self.manifest.shards[number].rows // TEXTS_A_SHARD)
         chosen = list(range(-start % step, group.num_rows, step))
         if not chosen:  # a group smaller than the step
             return
-        for i, detail in text_differs(group.take(chosen), self.tokenizer).items():
+        rows = group.take(chosen)
+        found = text_differs(rows, self.tokenizer)
+        places, thoughts = _thoughts(rows)
+        for i, detail in text_differs(thoughts, self.tokenizer).items():
+            found.setdefault(places[i], f"the thought, {detail}")
+        for i, detail in sorted(found.items()):
             self._tell(rules.TEXT_DIFFERS, number, detail, light.row(chosen[i], named=True))
 
     def _tell(
@@ -284,17 +314,50 @@ def _groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
         yield file.read_row_group(group)
 
 
+def _inside(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those in it, in order; no link is followed."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(place, name) for name in sorted(names))
+
+
+def _thoughts(rows: pa.Table) -> tuple[list[int], pa.Table]:
+    """The rows whose thoughts can be compared alone, and those: of the ids what they hold as a
+    thought, of the texts `reasoning`. Left out is where `content` is known to hold the thought: it
+    spells a marker and `reasoning` is empty, or a finding tells of it.
+    """
+    frame = pl.DataFrame(pl.from_arrow(rows.select([*NAMES, "codes"]))).with_row_index("place")
+    said, thought = (pl.col(c).str.len_bytes().fill_null(0) > 0 for c in ("content", "reasoning"))
+    spelled = ~thought & pl.col("content").str.contains_any([close for _, close in THINK_PAIRS])
+    code = pl.element()
+    told = pl.col("codes").list.eval(code.str.contains("^(?:CAP|WRP)") & ~code.is_in(CUT_THOUGHT))
+    wanted = pl.element().struct.field("kind").is_in([SpanKind.REASONING, SpanKind.MARKER])
+    alone = frame.filter(~spelled.fill_null(False) & ~told.list.any()).with_columns(
+        pl.col("spans").list.eval(pl.element().filter(wanted)),
+        # a stop string ended what was written last
+        stop_reason=pl.when(~said).then("stop_reason"),
+        content=pl.lit(None, dtype=pl.String),
+        tool_calls=pl.lit(None, dtype=pl.String),
+    )
+    table = alone.select(NAMES).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return alone["place"].to_list(), table
+
+
 def _evidence(group: pa.Table, row: int) -> str:
     one = group.slice(row, 1)
     ids, mask = one["input_ids"].to_pylist()[0], one["loss_mask"].to_pylist()[0]
-    names = ("seq_len", "prompt_len", "supervised_tokens", "finish_reason", "file", "line")
-    seq_len, prompt_len, supervised, finish, file, line = (one[n].to_pylist()[0] for n in names)
     extent = f" from {min(ids)} to {max(ids)}" if ids else ""
+    names = ("seq_len", "prompt_len", "supervised_tokens", "finish_reason", "grade")
+    counts = ("prompt_tokens", "completion_tokens")
+    told = [f"{n} {one[n].to_pylist()[0]}" for n in (*names, *counts)]
     return (
-        f"{len(ids)} ids{extent}, {len(mask)} mask values,"
-        f" seq_len {seq_len}, prompt_len {prompt_len}, supervised_tokens {supervised},"
-        f" finish_reason {finish}, made from {file}:{line}"
+        f"{len(ids)} ids{extent}, {len(mask)} mask values, {', '.join(told)}, {_source(group, row)}"
     )
+
+
+def _source(group: pa.Table, row: int) -> str:
+    file, line = (group[name][row].as_py() for name in ("file", "line"))
+    return f"made from {file}:{line}"
 
 
 def _different(schema: pa.Schema, facts: ShardFacts, path: Path) -> str:
