@@ -5,7 +5,8 @@ What enters: a parsed record and the marker pairs of the profile. What leaves: t
 in place and the names of the repairs, or its line written anew. It promises that nothing but the
 markers leaves the text (thought and answer keep their whitespace), and that a case with two
 readings is left alone: more than one marker of a kind, a marker in quotes, a thought already
-there.
+there. Whether the opening marker that leaves was sampled is not decided here: the profile puts it
+into the prompt or the completion, and the server's count refutes it where it is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from eagle3_data.records.dialogues import answer_key, is_flat
 from eagle3_data.records.row import Json, mapping
 
 Markers = tuple[str, str]
-"""(opening marker, closing marker)."""
+"""(opening marker, closing marker). Of several, the first whose opening a text holds is taken: an
+opening with the whitespace that a prompt writes behind it stands before the bare one.
+"""
 
 BLOCK, CLOSING = "split-think-block", "split-closing-marker"
 
@@ -96,7 +99,7 @@ def _split(place: Json, key: str, markers: Sequence[Markers]) -> str | None:
     if text.__class__ is not str or any(place.get(k) for k in REASONING_KEYS):
         return None
     for opening, closing in markers:
-        if text.count(closing) != 1 or text.count(opening) > 1:
+        if text.count(closing) != 1 or any(text.count(other) > 1 for other, _ in markers):
             continue
         before, _, after = text.partition(closing)
         if before[-1:] in ("`", '"', "'"):  # the marker is quoted: the answer talks about it
@@ -107,7 +110,7 @@ def _split(place: Json, key: str, markers: Sequence[Markers]) -> str | None:
             if lead.strip():
                 continue
             name = BLOCK
-        elif opening in after:
+        elif any(other in text for other, _ in markers):  # another pair's, or in the answer
             continue
         field = next(
             (k for k in REASONING_KEYS[:3] if k in place and place[k] is None), "reasoning"

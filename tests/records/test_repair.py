@@ -58,6 +58,27 @@ def test_a_case_with_two_readings_is_left_alone(message: dict[str, Any]) -> None
     assert repaired_line(orjson.dumps(record), MARKERS) is None
 
 
+@pytest.mark.parametrize(
+    ("content", "thought"),
+    [
+        ("<think>\nt\n</think>a", "t\n"),
+        ("<think>\n\nt</think>a", "\nt"),
+        ("<think>t</think>a", "t"),
+        ("t</think>a", "t"),
+    ],
+)
+def test_the_longer_opening_leaves_whole(content: str, thought: str) -> None:
+    record = body(content=content)
+    repair_record(record, [("<think>\n", "</think>"), *MARKERS])
+    assert record == body(content="a", reasoning=thought)
+
+
+@pytest.mark.parametrize("content", ["<think>\nt<think>u</think>a", "t</think>a<think>"])
+def test_two_openings_of_different_length_are_two(content: str) -> None:
+    record = body(content=content)
+    assert repair_record(record, [("<think>\n", "</think>"), *MARKERS]) == []
+
+
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content", "thinking"])
 def test_the_field_that_is_there_and_empty_is_filled(key: str) -> None:
     record = body(content="<think>t</think>a") | {}
