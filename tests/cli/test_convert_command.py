@@ -207,4 +207,4 @@ def test_rules_of_conversion_and_shards_are_explained() -> None:
     assert "tail-dropped" in run("rule", "tail-dropped", code=0).stdout
     listed = json.loads(run("rules", "--json", code=0).stdout)
     families = [rule["family"] for rule in listed]
-    assert families.count("CNV") == 5 and families.count("SHD") == 23
+    assert families.count("CNV") == 5 and families.count("SHD") == 24
