@@ -41,15 +41,27 @@ RUNS: tuple[tuple[str, str, Sequence[str], Sequence[str]], ...] = (
     ),
     (
         "Memory",
-        "Peak resident memory of `check` on a file of 2 GB.",
+        "Peak memory of `check` on a file of 2 GB, all its processes together.",
         ["memory.py"],
         ["memory.py", "--gigabytes", "0.05"],
+    ),
+    (
+        "Memory, one process",
+        "The same file with `--workers 1`.",
+        ["memory.py", "--workers", "1"],
+        ["memory.py", "--gigabytes", "0.05", "--workers", "1"],
     ),
     (
         "Memory, with tokenizer",
         "The same file with DeepSeek's tokenizer.",
         ["memory.py", "--tokenizer"],
         ["memory.py", "--gigabytes", "0.05", "--tokenizer"],
+    ),
+    (
+        "Memory, with tokenizer, one process",
+        "The same with `--workers 1`.",
+        ["memory.py", "--tokenizer", "--workers", "1"],
+        ["memory.py", "--gigabytes", "0.05", "--tokenizer", "--workers", "1"],
     ),
     (
         "Shards",

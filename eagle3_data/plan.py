@@ -262,10 +262,17 @@ def template_text(chat_template: str | Path | None) -> str | None:
 
 
 def marker_pairs(chosen: Profile) -> list[tuple[str, str]]:
-    """The think markers that --repair splits with: the profile's own, else the usual pair."""
+    """The think markers that --repair splits with: the profile's own, else the usual pair. Where
+    the prompt opens the thought, who puts the marker back puts back all that the prompt holds from
+    there on, a line end behind it too.
+    """
     if chosen.think_open is None or chosen.think_close is None:
         return [("<think>", "</think>")]
-    return [(chosen.think_open.text, chosen.think_close.text)]
+    opening, closing = chosen.think_open.text, chosen.think_close.text
+    prompt = chosen.prompt.thinking_on or ""
+    if not chosen.open_in_prompt or opening not in prompt:
+        return [(opening, closing)]
+    return [(prompt[prompt.rfind(opening) :], closing), (opening, closing)]
 
 
 def profile_facts(choice: Choice) -> ProfileFacts:

@@ -34,7 +34,8 @@ RECORDS = 60
 HELD = spill.HELD_BYTES
 LAYOUT = Layout(shard_bytes=40_000, group_bytes=15_000)
 WATCHED = tuple(
-    f"eagle3_data/{part}" for part in ("conversion", "spill", "shards/", "writing", "pipeline", "processes")
+    f"eagle3_data/{part}"
+    for part in ("conversion", "spill", "shards/", "writing", "pipeline", "process")
 )
 
 

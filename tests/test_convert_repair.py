@@ -19,8 +19,9 @@ SAMPLED = [57, 1510, 588, 30, 198, 49153, 198, 198, 4590, 314, 540, 30, 2]
 """I think so., </think>, Here is more., the end of the turn."""
 
 
-def line(count: int | None) -> dict[str, Any]:
-    message = {"role": "assistant", "content": "<think>I think so.\n</think>\n\nHere is more."}
+def line(count: int | None, opening: str = "<think>") -> dict[str, Any]:
+    text = f"{opening}I think so.\n</think>\n\nHere is more."
+    message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "stop_reason": None}
     usage = {"prompt_tokens": 12, "completion_tokens": count, "total_tokens": 12 + (count or 0)}
     return {
@@ -35,9 +36,9 @@ def line(count: int | None) -> dict[str, Any]:
     }
 
 
-def repaired(tmp_path: Path, count: int | None) -> tuple[list[tuple[Any, ...]], Any]:
+def repaired(tmp_path: Path, *asked: Any) -> tuple[list[tuple[Any, ...]], Any]:
     path = tmp_path / "raw.jsonl"
-    path.write_text(json.dumps(line(count)) + "\n")
+    path.write_text(json.dumps(line(*asked)) + "\n")
     options: dict[str, Any] = {"profile": "smollm2-think", "tokenizer": TOKENIZER, "repair": True}
     _, manifest = convert([path], tmp_path / "s", **options)
     if manifest is None:
@@ -47,11 +48,13 @@ def repaired(tmp_path: Path, count: int | None) -> tuple[list[tuple[Any, ...]], 
     return rows, manifest.ledger
 
 
+@pytest.mark.parametrize("opening", ["<think>", "<think>\n"])
 @pytest.mark.parametrize(("count", "grade"), [(None, "D"), (13, "B")])
 def test_a_marker_that_the_prompt_holds_is_taken_off_and_not_supervised(
-    tmp_path: Path, count: int | None, grade: str
+    tmp_path: Path, count: int | None, grade: str, opening: str
 ) -> None:
-    rows, ledger = repaired(tmp_path, count)
+    """Alone, or as the prompt writes it: with the line end."""
+    rows, ledger = repaired(tmp_path, count, opening)
     thought, answer = "I think so.\n", "\n\nHere is more."
     assert rows == [(grade, thought, answer, "split-think-block", PROMPT + SAMPLED, 13)]
     assert (ledger["kept"], ledger["repaired_lines"]) == (1, 1)

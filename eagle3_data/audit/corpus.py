@@ -175,12 +175,11 @@ def _with_wrong(light: pl.DataFrame, findings: pl.DataFrame | None) -> pl.DataFr
     lines = findings.filter(
         (pl.col("severity") == Severity.ERROR.value) & pl.col("line").is_not_null()
     )
-    return light.join(
-        lines.select("file_no", "line", wrong=pl.lit(True)).unique(),
-        on=["file_no", "line"],
-        how="left",
-        maintain_order="left",
-    ).with_columns(pl.col("wrong").fill_null(False))
+    place = ["file_no", "line"]
+    found = lines.select(*place, wrong=pl.lit(True)).unique()
+    # only the place is joined: a join copies every column it is given
+    wrong = light.select(place).join(found, on=place, how="left", maintain_order="left")["wrong"]
+    return light.with_columns(wrong.fill_null(False))
 
 
 def _findings(records: pl.DataFrame, found: pl.DataFrame, rule: Rule | None) -> pl.DataFrame:

@@ -283,10 +283,11 @@ def _with_verdicts(records: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFram
     )
     status = pl.col("status").cast(pl.String)
     unreadable = (status == Status.UNREADABLE.value).any().over(_LINE)
-    return (
-        records.join(codes, on=_RECORD, how="left", nulls_equal=True, maintain_order="left")
+    judged = (
+        records.select(*_RECORD, "status")  # a join copies every column it is given
+        .join(codes, on=_RECORD, how="left", nulls_equal=True, maintain_order="left")
         .join(wrong, on=_LINE, how="left", maintain_order="left")
-        .with_columns(
+        .select(
             pl.col("codes").fill_null(pl.lit([], dtype=pl.List(pl.String))),
             verdict=pl.when(status == Status.FILE.value)
             .then(pl.lit("file"))
@@ -296,8 +297,8 @@ def _with_verdicts(records: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFram
             .then(pl.lit("quarantine"))
             .otherwise(pl.lit("keep")),
         )
-        .drop("wrong")
     )
+    return records.hstack(judged)
 
 
 def _ledger(records: pl.DataFrame, lines: int | None) -> Ledger:
