@@ -120,15 +120,17 @@ class Reading:
     """True when `cancel` stopped the reading before the end."""
     lines: int = 0
     """Non-blank lines handed over: the ledger's own count, taken before any parsing."""
-    left: int = 0
-    """Bytes of the inputs that were not handed over yet."""
+    left: int = field(init=False)
+    """Bytes of the inputs, on disk, that were not handed over yet."""
+
+    def __post_init__(self) -> None:
+        self.left = sum(source.size for source in self.sources)
 
     def batches(self) -> Iterator[LineBatch]:
         """The lines of all inputs, in their order."""
         from eagle3_data.records.lines import read_batches
 
-        total = self.left = sum(source.size for source in self.sources)
-        done = 0
+        total, done = self.left, 0
         for number, source in enumerate(self.sources):
             for batch in read_batches(source, number):
                 if self.cancel is not None and self.cancel.is_set():
@@ -259,8 +261,8 @@ def begin(
 
 
 PROCESSES_FROM_BYTES = 256 << 20
-"""Input from which other processes pay: one needs 0.4 s until it can work, 2 s with a large
-vocabulary, and a single thread reads 100 MB a second, 45 with a tokenizer.
+"""Inputs (on disk, all together) from which other processes pay: one needs 0.4 s until it can work,
+2 s with a large vocabulary, and a single thread reads 100 MB a second, 45 with a tokenizer.
 """
 
 MOST_WORKERS = 16

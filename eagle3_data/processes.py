@@ -2,8 +2,8 @@
 
 What enters: batches of lines and the `Work` that is done with one. What leaves: judged batches in
 the order of the input. It promises the result of one thread, that a process which dies costs time
-and never a line (its batch is done again by another one, and that is told), and that no process
-outlives the run by more than one batch, even when the run is killed.
+and never a line (the caller judges its batch again and tells it), and that no process outlives the
+run by more than one batch, even when the run is killed.
 
 Python's interpreter lock lets threads share only what Polars and the tokenizer do; parsing and the
 assembly of samples are not that. `multiprocessing` is not used because it imports the caller's main
@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from queue import PriorityQueue
+from tempfile import TemporaryFile
 from threading import Lock, Thread
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
@@ -37,6 +38,9 @@ FEEDS_ALONE = 4
 """Processes from which the calling one only reads lines: handing a batch over costs it a tenth of
 what the batch costs the process that judges it.
 """
+
+LAST_WORDS = 400
+"""Characters of what a lost process said that are told."""
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from eagle3_data.processes import serve; serve()"
 """The search path is the caller's: what `-m` would put before it is the folder of the user's data,
@@ -72,16 +76,18 @@ class Process:
     """Another Python that does `Work` (pickled, as `work`). Ready when it is made, else Lost."""
 
     def __init__(self, work: bytes) -> None:
+        self._said = TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
             self._child = subprocess.Popen(
                 [sys.executable, "-c", _START, *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=self._said,
                 env=_environment(os.environ),
                 start_new_session=True,  # Ctrl-C is for the caller: it ends its processes itself
             )
         except OSError as error:
+            self._said.close()
             raise Lost(f"it can not be started ({error.strerror or error})") from error
         try:
             self._tell(work)
@@ -103,6 +109,7 @@ class Process:
         for pipe in (self._child.stdin, self._child.stdout):
             with suppress(OSError):  # what was still to be written
                 _there(pipe).close()
+        self._said.close()
 
     def _tell(self, message: bytes) -> None:
         try:
@@ -122,9 +129,15 @@ class Process:
         return answer
 
     def _end(self) -> str:
+        """How it ended, with the last line that it said."""
+        from eagle3_data.audit.inert import inert
+
         self._child.kill()
         code = self._child.wait()
-        return f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
+        end = f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_WORDS))
+        last = self._said.read().decode(errors="replace").strip().splitlines()[-1:]
+        return f"{end}: {inert(last[0], LAST_WORDS)}" if last else end
 
 
 @dataclass(slots=True)
@@ -176,19 +189,20 @@ class Crew:
             yield from in_order(pool, self._judge, batches, threads)
 
     def _judge(self, batch: LineBatch) -> Judged:
-        """On whatever lane is free. A lane that is lost is not used again."""
-        while True:
-            lane = self._free.get()
-            try:
-                judged = lane[2].run(batch)
-            except Lost as lost:
-                self._tell(f"a process was lost, its lines were judged again: {lost}")
-                continue
-            except BaseException:
-                self._free.put(lane)
-                raise
+        """On whatever lane is free. One that is lost is not used again, and its batch not sent to
+        another: it may be what ended it.
+        """
+        lane = self._free.get()
+        try:
+            judged = lane[2].run(batch)
+        except Lost as lost:
+            self._tell(f"a process was lost, its lines were judged again: {lost}")
+            return self.work.run(batch)
+        except BaseException:
             self._free.put(lane)
-            return judged
+            raise
+        self._free.put(lane)
+        return judged
 
     def _start(self, packed: bytes, number: int) -> None:
         try:
@@ -227,7 +241,9 @@ def serve() -> None:
             return None
         try:
             judged = work.run(batch)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic in Rust is no Exception
             _send(answers, True, error)
         else:
             _send(answers, False, judged)

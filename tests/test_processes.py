@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from eagle3_data import check, convert, pipeline
@@ -73,6 +74,22 @@ def test_processes_find_what_a_thread_finds(many: None, options: dict[str, Any])
     assert shared.records.equals(alone.records)
 
 
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize(("limit", "used"), [(1, 1), (10_000_000, 0)])
+def test_large_inputs_go_to_processes(
+    monkeypatch: pytest.MonkeyPatch, limit: int, used: int, repair: bool
+) -> None:
+    entered = []
+    enter = Crew.__enter__
+    monkeypatch.setattr(Crew, "__enter__", lambda crew: entered.append(crew.size) or enter(crew))
+    monkeypatch.setattr(pipeline, "PROCESSES_FROM_BYTES", limit)
+    monkeypatch.setattr("eagle3_data.plan.HEAD_RECORDS", 10)
+    monkeypatch.setattr(lines.read_batches, "__kwdefaults__", {**DEFAULTS, "target_records": 7})
+    for workers in (1, 2):
+        assert check(CLEAN, repair=repair, workers=workers).ledger.lines == 39
+    assert entered == [2] * used
+
+
 def test_shards_are_the_same_bytes(many: None, tmp_path: Path) -> None:
     made = {}
     for workers in (1, 3):
@@ -108,10 +125,14 @@ def test_work_that_can_not_travel_stays_here(run: pipeline.Run) -> None:
         assert crew._others == []
     assert told == ["a process could not be used, others did its work: there is no rule RAW999"]
 
-    stations = replace(run.stations, holdout=lambda: None)  # type: ignore[arg-type]
+    class Here:
+        def run(self, records: pl.DataFrame) -> Judged:
+            return begin(CLEAN).stations.run(records)
+
     told = []
-    with Crew(Work(run.parsing, stations), 2, told) as crew:
+    with Crew(Work(run.parsing, Here()), 2, told) as crew:
         assert crew._starting == []
+        assert sum(part.light.height for part in crew.judged(begin(CLEAN).rest)) == 25
     assert told[0].startswith("one process did all the work: it can not be sent to others (")
 
 
@@ -132,6 +153,19 @@ def test_a_process_raises_what_the_road_raised(many: None, tmp_path: Path) -> No
             process.run(next(run.rest))
     finally:
         process.close()
+
+
+def test_the_last_words_of_a_lost_process_are_told(
+    run: pipeline.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import sys; sys.stderr.write('one\\ntwo \\x1b[31m three\\n'); sys.exit(3)"
+    monkeypatch.setattr("eagle3_data.processes._START", code)
+    with pytest.raises(Lost) as lost:
+        Process(pickle.dumps(work_of(run)))
+    assert str(lost.value) == "it ended with code 3: two \\x1b[31m three"
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(Lost, match="it can not be started"):
+        Process(b"")
 
 
 def test_a_vocabulary_that_changed_is_refused(many: None, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Threads; processes for inputs from 256 MiB. One a processor, at most 16, unless set.",
+        help="Threads, processes from 256 MiB of input. One a processor, at most 16, unless set.",
     ),
 ]
 
