@@ -3,15 +3,17 @@
 What enters: the text columns of one row of schema v1. What leaves: messages in the spelling of one
 format with the count of what it has no place for, or the reason why that format would tell
 something else than the sample. It promises that a cut answer is never dressed up as a finished one,
-that texts are handed on as they are, and that nothing of a message goes uncounted.
+that texts are handed on as they are, and that a message of which anything (a part, a call, an item
+of a thought) is not told is counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from typing import Any
 
 import orjson
@@ -39,6 +41,7 @@ class Gap(StrEnum):
     NOT_TEXT = "a message holds parts that are no text (image, audio)"
     DAMAGED = "messages, tools or tool calls are not the JSON that they should be"
     THOUGHT_ONLY = "the answer is a thought alone, and the format has no place for thoughts"
+    NO_CALL = "an answer of a tool belongs to no call, and the format joins them by an id"
 
 
 class Loss(StrEnum):
@@ -167,11 +170,16 @@ def _told(message: Any, spelling: Spelling) -> tuple[dict[str, Any], set[Loss]]:
     elif _holds(legacy):
         lost.add(Loss.FIELD)
     if calls:
-        told["tool_calls"] = _calls(calls, spelling)
-    for key in ("tool_call_id", "name"):
-        if named.get(key) is not None:
-            told[key] = named[key]
-    if any(_holds(named[key]) for key in named.keys() - _READ):
+        told["tool_calls"] = _calls(calls, spelling, lost)
+    answered = _id(named.get("tool_call_id"), lost)
+    if answered is not None:
+        told["tool_call_id"] = answered
+    if named.get("name") is not None:
+        told["name"] = named["name"]
+    unread = _holding(named) - _READ
+    if spelling.weights and told["role"] == "assistant" and named.get("weight") in (0, 1):
+        unread -= {"weight"}  # a name of the format; `dialogue` writes its own
+    if unread:
         lost.add(Loss.FIELD)
     return told, lost
 
@@ -193,6 +201,10 @@ def _holds(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
+def _holding(value: dict[str, Any]) -> set[str]:
+    return {key for key in value if _holds(value[key])}
+
+
 def _content(content: Any, lost: set[Loss]) -> tuple[str, str | None]:
     """The text of a message, and the thought among its parts, None without."""
     if content is None:
@@ -211,9 +223,22 @@ def _content(content: Any, lost: set[Loss]) -> tuple[str, str | None]:
             texts.append(read.text or "")
         elif read.thought:
             thoughts.append(read.thought)
-        elif any(_holds(value) for key, value in part.items() if key != "type"):
+        elif _holding(part) - {"type"}:
             lost.add(Loss.HIDDEN)
+            continue
+        if _unread(part):
+            lost.add(Loss.FIELD)
     return "\n".join(texts), "".join(thoughts) or None  # how vLLM joins the parts of a message
+
+
+def _unread(part: Any) -> bool:
+    """Whether a part holds more than its text, as `read_text` finds that."""
+    if not isinstance(part, dict):
+        return False
+    key = "thinking" if "thinking" in part else "refusal" if part.get("text") is None else "text"
+    inner = part.get(key)
+    within = isinstance(inner, list) and any(_unread(item) for item in inner)
+    return within or bool(_holding(part) - {"type", key})
 
 
 def _thought(named: dict[str, Any], among_parts: str | None, lost: set[Loss]) -> str | None:
@@ -224,41 +249,124 @@ def _thought(named: dict[str, Any], among_parts: str | None, lost: set[Loss]) ->
     row = Row()
     read_reasoning(row, named, among_parts)
     read = {state.partition("=")[0] for state in (row.cells["reasoning_keys"] or "").split(",")}
-    if row.notes & Note.REASONING_REDACTED or not read.issuperset(present):
-        lost.add(Loss.HIDDEN)
+    for key in present:
+        lost.update(_beside_thought(key, named[key], read=key in read))
     if row.notes & Note.REASONING_CONFLICT:
         lost.add(Loss.SECOND_THOUGHT)
     thought: str | None = row.cells["reasoning"]
     return thought
 
 
+def _beside_thought(key: str, value: Any, *, read: bool) -> Iterator[Loss]:
+    """What the field of a thought holds beside the text that is taken from it."""
+    if not read:
+        alone = Row()
+        read_reasoning(alone, {key: value})
+        setting = isinstance(value, bool) or (isinstance(value, dict) and not alone.notes)
+        yield Loss.FIELD if setting else Loss.HIDDEN  # `thinking: true` is no thought
+    for item in value if read and isinstance(value, list) else ():
+        if isinstance(item, str):
+            continue
+        if not isinstance(item, dict):
+            yield Loss.HIDDEN
+            continue
+        name = "text" if "text" in item else "thinking"
+        told = isinstance(item.get(name), str) and item[name]
+        if _holding(item) - ({"type", name} if told else {"type"}):
+            yield Loss.FIELD if told else Loss.HIDDEN
+
+
 def _give_ids(messages: list[dict[str, Any]]) -> None:
-    """Answers of tools without an id get that of the call they answer: they come in its order."""
-    waiting: list[Any] = []
+    """Each call gets an id, each answer of a tool that of its call. Raises Untellable."""
+    known: set[str] = set()
+    taken = {call["id"] for message in messages for call in message.get("tool_calls", ())}
+    taken |= {message.get("tool_call_id") for message in messages}
+    free = (key for number in count() if (key := f"call_{number}") not in taken)
+    for calls, answers in _rounds(messages):
+        _join(calls, answers, free, known)
+        known |= {call["id"] for call in calls}
+
+
+def _rounds(messages: list[dict[str, Any]]) -> list[tuple[list[Any], list[dict[str, Any]]]]:
+    """Calls that were made together, and the answers that came before the next ones."""
+    rounds: list[tuple[list[Any], list[dict[str, Any]]]] = []
+    calling = False
     for message in messages:
+        if message["role"] == "tool":
+            if not rounds:
+                raise Untellable(Gap.NO_CALL)
+            rounds[-1][1].append(message)
         if "tool_calls" in message:
-            waiting = [call["id"] for call in message["tool_calls"]]
-        elif message["role"] == "tool" and waiting:
-            answered = message.setdefault("tool_call_id", waiting[0])
-            waiting = [key for key in waiting if key != answered]
+            if not calling:
+                rounds.append(([], []))
+            rounds[-1][0].extend(message["tool_calls"])
+        calling = "tool_calls" in message
+    return rounds
 
 
-def _calls(value: Any, spelling: Spelling) -> list[dict[str, Any]]:
+def _join(
+    calls: list[Any], answers: list[dict[str, Any]], free: Iterator[str], known: set[str]
+) -> None:
+    """Join the calls of a round and their answers. `known`: the ids of earlier calls."""
+    waiting, own = list(calls), {call["id"] for call in calls}
+    for key in [answer["tool_call_id"] for answer in answers if "tool_call_id" in answer]:
+        # a call that was stored without its id has the one that its answer names
+        fit = next((i for i, call in enumerate(waiting) if call["id"] == key), None)
+        if fit is None and key not in own:
+            fit = next((i for i, call in enumerate(waiting) if call["id"] is None), None)
+        if fit is not None:
+            waiting.pop(fit)["id"] = key
+            own.add(key)
+        elif key not in own | known:
+            raise Untellable(Gap.NO_CALL)
+    for call in waiting:
+        call["id"] = next(free) if call["id"] is None else call["id"]
+    for answer in answers:  # those without an id come in the order of the calls
+        if "tool_call_id" not in answer:
+            if not waiting:
+                raise Untellable(Gap.NO_CALL)
+            answer["tool_call_id"] = waiting.pop(0)["id"]
+
+
+def _id(value: Any, lost: set[Loss]) -> str | None:
+    """The id of a call, None without; "" is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str):
+        return value or None
+    if _holds(value):
+        lost.add(Loss.FIELD)
+    return None
+
+
+_CALL_TYPES = (None, "function", "function_call", "tool_use")
+
+
+def _calls(value: Any, spelling: Spelling, lost: set[Loss]) -> list[dict[str, Any]]:
     """Calls as OpenAI spells them. `arguments` stays the text that the model wrote."""
     value = _list(value) if isinstance(value, str) else value
     if not isinstance(value, list):
         raise Untellable(Gap.DAMAGED)
     told = []
-    for number, call in enumerate(value):
-        inner = call.get("function", call) if isinstance(call, dict) else None
+    for call in value:
+        if isinstance(call, dict) and "function" not in call:  # name and arguments in the call
+            said = {key: call[key] for key in call if key not in ("id", "type")}
+            call = {"id": call.get("id"), "type": call.get("type"), "function": said}
+        inner = call["function"] if isinstance(call, dict) else None
         if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
             raise Untellable(Gap.DAMAGED)
-        arguments = inner.get("arguments", inner.get("input"))
+        place = "input" if inner.get("arguments") is None else "arguments"
+        arguments = inner.get(place)
+        if _holding(call) - {"id", "type", "function"} or _holding(inner) - {"name", place}:
+            lost.add(Loss.FIELD)
+        if call.get("type") not in _CALL_TYPES:
+            lost.add(Loss.FIELD)
         if not isinstance(arguments, str):
             arguments = "{}" if arguments is None else orjson.dumps(arguments).decode()
         name = {"name": inner["name"], "arguments": arguments}
-        key = call.get("id") or (f"call_{number}" if spelling.call_ids else None)
-        told.append({**({"id": key} if key else {}), "type": "function", "function": name})
+        key = _id(call.get("id"), lost)
+        given = {"id": key} if key is not None or spelling.call_ids else {}
+        told.append({**given, "type": "function", "function": name})
     return told
 
 
