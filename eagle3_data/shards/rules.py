@@ -258,13 +258,14 @@ TEXT_DIFFERS = _shd(
     22,
     "text-differs",
     """\
-The supervised ids decode to another text than the one beside them, or hold another part of it as
-the thought.
+The supervised ids decode to another text than the one beside them; or `reasoning` and `content`
+both hold text, and the ids hold another part of it as the thought than `reasoning` does.
 
 Why it matters: ids and text are of different answers, or the tokenizer is another one.
 What to do: convert again; check whether rows were joined by position.
-Not flagged: whitespace and think markers, which servers strip; a thought that stands in `content`
-with its markers, or that a CAP or WRP finding of the sample tells of.""",
+Not flagged: whitespace and think markers, which servers strip; thought and answer that stand in one
+field together, as servers write them that split nothing; which part is the thought where the ids do
+not close it exactly once.""",
     at="/input_ids",
     needs_tokens=True,
 )
@@ -284,10 +285,12 @@ FOREIGN_ENTRY = _shd(
     24,
     "foreign-entry",
     """\
-A file, a folder or a symbolic link lies in the directory that the run did not write.
+A file, a folder or a symbolic link lies in the directory that is neither the manifest nor a shard
+that it lists.
 
-Why it matters: nothing vouches for it; a reader that takes the whole directory may read it, and
-what a link leads to stays behind when the directory is copied.
-What to do: move it away, or put the file itself in place of the link.""",
+Why it matters: nothing vouches for it; a reader that takes the whole directory may read it.
+What to do: move it away.
+Not flagged: a link in the place of a listed file, as the Hub and DVC lay files out; what it leads
+to is checked like the file.""",
     severity=Severity.WARN,
 )

@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eagle3_data.audit.markers import THINK_PAIRS
 from eagle3_data.shards import rules
 from eagle3_data.shards.invariants import broken_rows, unmade_ids
 from eagle3_data.shards.journal import SHARDS, digest
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
 TEXTS_A_SHARD = 64
 """Samples of a shard whose text is compared without `deep`, spread evenly over it."""
-
-CUT_THOUGHT = ("CAP010", "CAP011")
-"""Findings of the capture that say nothing against the texts."""
 
 LIGHT = (
     "choice",
@@ -145,11 +141,14 @@ class _Run:
                 self._tell(rules.FOREIGN_ENTRY, at, told)
                 for path in inside:
                     self._extra(path)
+            elif entry.name in listed:
+                # a link too, as the Hub and DVC lay files out: what it leads to is read and
+                # hashed, and one that leads to nothing is a missing shard
+                continue
             elif entry.is_symlink():
                 self._tell(rules.FOREIGN_ENTRY, at, f"{entry.name}, a symbolic link")
-                if entry.name not in listed:
-                    self._extra(entry)
-            elif entry.name not in listed and not self._extra(entry):
+                self._extra(entry)
+            elif not self._extra(entry):
                 self._tell(rules.FOREIGN_ENTRY, at, entry.name)
 
     def _extra(self, path: Path) -> bool:
@@ -323,21 +322,26 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 def _thoughts(rows: pa.Table) -> tuple[list[int], pa.Table]:
     """The rows whose thoughts can be compared alone, and those: of the ids what they hold as a
-    thought, of the texts `reasoning`. Left out is where `content` is known to hold the thought: it
-    spells a marker and `reasoning` is empty, or a finding tells of it.
+    thought, of the texts `reasoning`.
+
+    Only where both fields hold text: all of it in one is what servers write that have no reasoning
+    parser, or one that waits for a marker, and no other column tells that from an exchange (`codes`
+    lacks the rules that were ignored). And only where the ids hold one stretch of answer: without
+    one the thought was never closed, and of two markers that close it a server may have split at
+    the other.
     """
-    frame = pl.DataFrame(pl.from_arrow(rows.select([*NAMES, "codes"]))).with_row_index("place")
-    said, thought = (pl.col(c).str.len_bytes().fill_null(0) > 0 for c in ("content", "reasoning"))
-    spelled = ~thought & pl.col("content").str.contains_any([close for _, close in THINK_PAIRS])
-    code = pl.element()
-    told = pl.col("codes").list.eval(code.str.contains("^(?:CAP|WRP)") & ~code.is_in(CUT_THOUGHT))
-    wanted = pl.element().struct.field("kind").is_in([SpanKind.REASONING, SpanKind.MARKER])
-    alone = frame.filter(~spelled.fill_null(False) & ~told.list.any()).with_columns(
+    frame = pl.DataFrame(pl.from_arrow(rows.select(NAMES))).with_row_index("place")
+    both = [pl.col(name).str.contains(r"\S").fill_null(False) for name in ("reasoning", "content")]
+    kind = pl.element().struct.field("kind")
+    answers = pl.col("spans").list.eval(kind == SpanKind.CONTENT).list.sum()
+    wanted = kind.is_in([SpanKind.REASONING, SpanKind.MARKER])
+    none = pl.lit(None, dtype=pl.String)
+    alone = frame.filter(*both, answers == 1).with_columns(
         pl.col("spans").list.eval(pl.element().filter(wanted)),
-        # a stop string ended what was written last
-        stop_reason=pl.when(~said).then("stop_reason"),
-        content=pl.lit(None, dtype=pl.String),
-        tool_calls=pl.lit(None, dtype=pl.String),
+        # what ends the answer, which holds text, ends no thought
+        content=none,
+        tool_calls=none,
+        stop_reason=none,
     )
     table = alone.select(NAMES).to_arrow(compat_level=pl.CompatLevel.oldest())
     return alone["place"].to_list(), table

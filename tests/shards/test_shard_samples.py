@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from making import CAPTURE, FACTS, rewrite, row, table, write
 from roads import REFERENCE, facts, tables
 
+from eagle3_data import convert
 from eagle3_data.shards.schema import arrow_schema
 from eagle3_data.shards.verify import verify
 
@@ -137,11 +140,6 @@ def swap(one: Row) -> Row:
     return {"reasoning": one["content"], "content": one["reasoning"]}
 
 
-def join(one: Row) -> Row:
-    """What a thought without an answer looks like exchanged, and any thought moved away."""
-    return {"reasoning": None, "content": (one["reasoning"] or "") + (one["content"] or "")}
-
-
 def take(one: Row) -> Row:
     return {"reasoning": one["reasoning"] + one["content"][:9], "content": one["content"][9:]}
 
@@ -150,24 +148,18 @@ def thought_and_answer(one: Row) -> bool:
     return bool(one["reasoning"] and one["content"] and "</think>" not in one["content"])
 
 
-def thought_only(one: Row) -> bool:
-    return bool(one["reasoning"] and not one["content"])
-
-
 @pytest.mark.parametrize(
-    ("chosen", "edit", "detail"),
+    ("edit", "detail"),
     [
-        (thought_and_answer, swap, "from character 0 (whitespace aside): "),
-        (thought_and_answer, join, "the thought, from character 0 (whitespace aside): "),
-        (thought_and_answer, take, "the thought, from character "),
-        (thought_only, swap, "the thought, from character 0 (whitespace aside): "),
+        (swap, "from character 0 (whitespace aside): "),
+        (take, "the thought, from character "),
     ],
 )
-def test_a_text_that_stands_in_the_other_field(tmp_path, chosen, edit, detail) -> None:
+def test_a_text_that_stands_in_the_other_field(tmp_path, edit, detail) -> None:
     rows = [one for made in tables(CAPTURE) for one in made.to_pylist()][:40]
     write(tmp_path, table(rows), facts=facts())
     assert verify(tmp_path, deep=True, tokenizer=REFERENCE).codes == []
-    at = next(i for i, one in enumerate(rows) if chosen(one))
+    at = next(i for i, one in enumerate(rows) if thought_and_answer(one))
     rows[at] |= edit(rows[at])
     write(tmp_path / "edited", table(rows), facts=facts())
     (found,) = verify(tmp_path / "edited", deep=True, tokenizer=REFERENCE).findings
@@ -175,17 +167,70 @@ def test_a_text_that_stands_in_the_other_field(tmp_path, chosen, edit, detail) -
     assert found.detail.startswith(detail)
 
 
-def test_a_thought_in_the_content_that_is_told_is_no_other_text(tmp_path) -> None:
-    """By a finding of the sample, or by the marker that stands there."""
-    rows = [one for made in tables(CAPTURE) for one in made.to_pylist()][:40]
-    first, second = [one for one in rows if thought_and_answer(one)][:2]
-    whole = f"{second['reasoning']}</think>{second['content']}"
-    told = [
-        first | join(first) | {"codes": ["CAP007"]},
-        second | {"reasoning": None, "content": whole},
-    ]
-    write(tmp_path, table(told), facts=facts())
-    assert verify(tmp_path, deep=True, tokenizer=REFERENCE).codes == []
+CLOSE, END = 49153, 2
+Sampled = tuple[str | int, ...]
+SAMPLED: Sampled = ("I think so.\n", CLOSE, "\n\nHere is more.", END)
+AGAIN: Sampled = ("I think so.", CLOSE, " Or not.", CLOSE, " Here is more.", END)
+NEVER: Sampled = ("I think so. Here is more.", END)
+WHOLE = "I think so.\n\n\nHere is more."
+
+
+def captured(path: Path, sampled: Sampled, message: Row, end: str = "stop") -> Path:
+    """A capture of one record with the ids of server and prompt: grade A."""
+    prompt = [1, 4093, 198, 97, 2, 198, 1, 520, 9531, 198, 49152, 198]
+    ids: list[int] = []
+    for part in sampled:
+        ids += [part] if isinstance(part, int) else REFERENCE.encode([part])[0].tolist()
+    choice = {"index": 0, "message": message, "finish_reason": end, "token_ids": ids}
+    response = {
+        "object": "chat.completion",
+        "model": "smollm2-think",
+        "prompt_token_ids": prompt,
+        "choices": [choice],
+        "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(ids)},
+    }
+    request = {"model": "smollm2-think", "messages": [{"role": "user", "content": "q"}]}
+    path.write_text(json.dumps({"request": request, "response": response}) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sampled", "message", "end"),
+    [
+        (SAMPLED, {"content": WHOLE}, "stop"),
+        (SAMPLED, {"content": WHOLE, "reasoning": ""}, "stop"),
+        (SAMPLED, {"content": "I think so.\n</think>\n\nHere is more."}, "stop"),
+        (SAMPLED, {"content": None, "reasoning": WHOLE}, "stop"),
+        (SAMPLED, {"content": "\n", "reasoning": WHOLE}, "stop"),
+        (SAMPLED[:1], {"content": "I think so.\n"}, "length"),
+        (SAMPLED[:1], {"content": None, "reasoning": "I think so.\n"}, "length"),
+        (SAMPLED[2:], {"content": "\n\nHere is more."}, "stop"),
+        (AGAIN, {"content": " Or not. Here is more.", "reasoning": "I think so."}, "stop"),
+        (AGAIN, {"content": " Here is more.", "reasoning": "I think so. Or not."}, "stop"),
+        (NEVER, {"content": " Here is more.", "reasoning": "I think so."}, "stop"),
+    ],
+    ids=str,
+)
+def test_what_servers_write_verifies_also_where_its_rules_were_ignored(
+    tmp_path, sampled, message, end
+) -> None:
+    path = captured(tmp_path / "raw.jsonl", sampled, message, end)
+    options: Row = {"profile": "smollm2-think", "tokenizer": REFERENCE}
+    _, manifest = convert(path, tmp_path / "s", ignore=["CAP", "WRP"], **options)
+    assert manifest is not None and manifest.rows == 1
+    found = verify(tmp_path / "s", deep=True, tokenizer=REFERENCE)
+    assert found.findings == []
+    assert (found.rows()["grade"].to_list(), found.texts_compared) == (["A"], True)
+
+
+def test_a_shifted_thought_is_found_where_rules_were_ignored(tmp_path) -> None:
+    message = {"content": " so.\n\n\nHere is more.", "reasoning": "I think"}
+    path = captured(tmp_path / "raw.jsonl", SAMPLED, message)
+    options: Row = {"profile": "smollm2-think", "tokenizer": REFERENCE}
+    convert(path, tmp_path / "s", ignore=["CAP", "WRP"], **options)
+    (found,) = verify(tmp_path / "s", deep=True, tokenizer=REFERENCE).findings
+    assert found.code == "SHD022"
+    assert found.detail.endswith("ids 'Ithinkso.', text 'Ithink'")
 
 
 ints = st.integers(-(2**31), 2**31 - 1)

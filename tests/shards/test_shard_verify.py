@@ -111,11 +111,24 @@ def test_what_else_lies_there_is_named(tmp_path) -> None:
         ("SHD024", MANIFEST, "away, a symbolic link"),
         ("SHD024", MANIFEST, "old, a folder, files in it: 2"),
         ("SHD004", "x.parquet", "not in the manifest"),
-        ("SHD024", MANIFEST, "part-00000.parquet, a symbolic link"),
         ("SHD024", MANIFEST, "z.parquet, a symbolic link"),
         ("SHD004", "z.parquet", "not in the manifest"),
     ]
     assert found.report().exit_code == 1
+
+
+def test_links_to_all_files_are_the_files(tmp_path) -> None:
+    """The layout of a snapshot of the Hub, and of DVC."""
+    write(tmp_path / "blobs", many(60))
+    (tmp_path / "s").mkdir()
+    for path in (tmp_path / "blobs").iterdir():
+        (tmp_path / "s" / path.name).symlink_to(path)
+    found = verify(tmp_path / "s")
+    assert (found.codes, found.rows().height) == ([], 60)
+    (tmp_path / "blobs" / "part-00001.parquet").unlink()
+    broken = verify(tmp_path / "s")
+    told = [(f.code, broken.paths[f.file_no].name) for f in broken.findings]
+    assert told == [("SHD003", "part-00001.parquet")]
 
 
 def test_a_foreign_file_is_no_error(tmp_path) -> None:
