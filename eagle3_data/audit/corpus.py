@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
@@ -43,10 +43,17 @@ KEY_COLUMNS: dict[str, pl.DataType] = {
 _OPENING = 60
 """Characters of an opening: longer than a greeting, shorter than what a budget injects."""
 
-_OTHER_KEYS = r'\{"(?:[^r,}\]]|r[^o])|,"(?:[^c,}\]]|c[^o])'
+
+def _but(key: str) -> str:
+    """A pattern of what begins with another key; there is no look-ahead to say it with."""
+    return "|".join(f"{key[:at]}[^{sign}]" for at, sign in enumerate(key))
+
+
+_OTHER_KEYS = rf'\{{"(?:{_but("role")}|role[^"])|,"(?:{_but("content")}|content[^"])'
 """Matches messages that are anything but role, then content. A quote inside a text has a backslash
-before it, so that `{"` begins a key. The search takes 0.35 us for 2 KB of messages, parsing them
-all would take 11.
+before it, so that every key begins with `{"` or `,"`; of texts only those match that end in { or a
+comma, and lists of them. The search takes 0.35 us for 2 KB of messages, parsing them all would
+take 11.
 """
 
 _TURN = {"role", "content"}
@@ -84,25 +91,26 @@ def _in_order(texts: pl.Series, odd: str) -> pl.Series:
 
 
 def _sorted(text: str) -> str:
-    """JSON text with sorted keys; role first where there is nothing but role and a text, as nearly
-    everyone writes it. A text too deep to be written stays as it is.
+    """JSON text with sorted keys; role first where messages hold nothing but role and content, as
+    nearly everyone writes them and as those stand that are not read. A text too deep to be written
+    stays as it is.
     """
     try:
         value = orjson.loads(text)
-        if isinstance(value, list) and all(_plain(item) for item in value):
-            turns = [{"role": turn["role"], "content": turn["content"]} for turn in value]
-            return orjson.dumps(turns).decode()
+        turns = value if isinstance(value, list) else [value]
+        if all(turn.keys() <= _TURN for turn in turns if isinstance(turn, dict)):
+            return orjson.dumps(_role_first(value)).decode()
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         return text
 
 
-def _plain(turn: object) -> bool:
-    return (
-        isinstance(turn, dict)
-        and turn.keys() == _TURN
-        and not isinstance(turn["content"], list | dict)
-    )
+def _role_first(value: Any) -> Any:
+    """The same value, its keys in the order role, content, all others sorted, at any depth."""
+    if isinstance(value, dict):
+        order = sorted(value, key=lambda key: (key != "role", key != "content", key))
+        return {key: _role_first(value[key]) for key in order}
+    return [_role_first(item) for item in value] if isinstance(value, list) else value
 
 
 @cache

@@ -20,6 +20,7 @@ from eagle3_data.audit.rules import all_rules
 from eagle3_data.audit.rules.registry import Scope
 from eagle3_data.audit.shift import shifts
 from eagle3_data.audit.thresholds import Thresholds
+from eagle3_data.records.row import dump
 from eagle3_data.records.table import RECORD_SCHEMA
 from eagle3_data.tokens.samples import SAMPLE_COLUMNS
 
@@ -299,11 +300,32 @@ CALL = '{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"funct
 TURNED_CALL = '{"tool_calls":[{"type":"function","id":"1"}],"role":"assistant","content":null}'
 PARTS = '{"role":"user","content":[{"type":"text","text":"q"}]}'
 TURNED_PARTS = '{"content":[{"text":"q","type":"text"}],"role":"user"}'
+CONTEXT = '{"role":"user","content":"q","context":"c"}'
+TURNED_CONTEXT = '{"role":"user","context":"c","content":"q"}'
+ROOM = '{"role":"user","content":"q","room":{"cot":"t","cost":1}}'
+TURNED_ROOM = '{"room":{"cost":1,"cot":"t"},"role":"user","content":"q"}'
+COST = '{"role":"user","cost":1,"content":"q"}'
+TURNED_COST = '{"role":"user","content":"q","cost":1}'
+BRACE = '{"role":"user","}]":1,",c":2}'
+TURNED_BRACE = '{"role":"user",",c":2,"}]":1}'
+STRING = '{"role":"user","content":["q"]}'
+TURNED_STRING = '{"content":["q"],"role":"user"}'
+ALONE = '{"role":"assistant"}'
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(USER, TURNED), (f"{USER},{CALL}", f"{TURNED},{TURNED_CALL}"), (PARTS, TURNED_PARTS)],
+    [
+        (USER, TURNED),
+        (f"{USER},{CALL}", f"{TURNED},{TURNED_CALL}"),
+        (PARTS, TURNED_PARTS),
+        (CONTEXT, TURNED_CONTEXT),
+        (ROOM, TURNED_ROOM),
+        (COST, TURNED_COST),
+        (BRACE, TURNED_BRACE),
+        (STRING, TURNED_STRING),
+        (f"{USER},{ALONE}", f"{TURNED},{ALONE}"),
+    ],
 )
 def test_the_order_of_json_keys_makes_no_other_prompt(first: str, second: str) -> None:
     answer = {"content": "In Oslo, which is the capital of Norway.", "record_id": "r"}
@@ -334,6 +356,38 @@ def test_other_json_stays_another_prompt(first: str, second: str) -> None:
     rows = [answer | {"user_text": "q", "messages_json": f"[{one}]"} for one in (first, second)]
     assert fired(rows, "SET002") == []
     assert fired(rows, "SET003") == [2]
+
+
+MEMBERS = st.sampled_from(["role", "content", "ro", "roles", "cot", "contents", "}]", ",", "{"])
+LEAVES = st.none() | st.booleans() | st.integers(-9, 9) | st.text('a",:{}[]\\\n', max_size=5)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(MEMBERS, inner, max_size=3),
+    max_leaves=6,
+)
+TURN = (
+    st.fixed_dictionaries({"role": LEAVES})
+    | st.fixed_dictionaries({"role": LEAVES, "content": VALUES})
+    | st.dictionaries(MEMBERS | st.text(max_size=3), VALUES, max_size=4)
+)
+MESSAGES = st.lists(TURN | VALUES, max_size=3)
+
+
+def turned(value: Any, draw: Any) -> Any:
+    """The same value with the keys of all objects in a drawn order."""
+    if isinstance(value, dict):
+        return {key: turned(value[key], draw) for key in draw(st.permutations(list(value)))}
+    return [turned(item, draw) for item in value] if isinstance(value, list) else value
+
+
+@given(MESSAGES, MESSAGES, st.data())
+def test_the_same_messages_have_one_key_and_others_another(first: Any, other: Any, data) -> None:
+    asked = [first, turned(first, data.draw), other]
+    rows = [{"user_text": "q", "messages_json": dump(one)} for one in asked]
+    found = light(records(rows))["key_prompt"].to_list()
+    assert found[0] == found[1]
+    same = json.dumps(first, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (found[0] == found[2]) is same
 
 
 def test_a_cut_batch_is_no_timeout() -> None:
