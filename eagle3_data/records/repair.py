@@ -3,7 +3,8 @@ for it.
 
 What enters: a parsed record and the marker pairs of the profile. What leaves: the record changed
 in place and the names of the repairs, or its line written anew. It promises that nothing but the
-markers leaves the text (thought and answer keep their whitespace), and that a case with two
+markers leaves the text (thought and answer keep their whitespace; of an opening marker that the
+profile's prompt writes with a line end, that line end leaves with it), and that a case with two
 readings is left alone: more than one marker of a kind, a marker in quotes, a thought already
 there. Whether the opening marker that leaves was sampled is not decided here: the profile puts it
 into the prompt or the completion, and the server's count refutes it where it is wrong.
