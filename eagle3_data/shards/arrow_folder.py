@@ -2,12 +2,14 @@
 
 What enters: tables of schema v1. What leaves: one Arrow stream file with `input_ids`, `loss_mask`
 (list<int64>) and `seq_len` (int64), `dataset_info.json` and `state.json`. It promises a folder that
-`datasets.load_from_disk` opens, without that library, and one row a sample in order.
+`datasets.load_from_disk` opens, without that library, one row a sample in order, and the split that
+all samples are of.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from eagle3_data.writing import Draft
 
+_SPLIT = re.compile(r"(?!all$)\w+(\.\w+)*")
+"""What datasets takes for the name of a split: others would make `load_from_disk` fail."""
 _INT64 = {"dtype": "int64", "_type": "Value"}
 # "Sequence" is what all versions of datasets read; from 4.0 on they write "List"
 FEATURES: dict[str, Any] = {
@@ -40,6 +44,7 @@ class ArrowFolder:
         import pyarrow as pa
 
         self._drafts = drafts
+        self._splits: set[str] = set()
         whole = pa.int64()
         self._schema = pa.schema(
             [("input_ids", pa.list_(whole)), ("loss_mask", pa.list_(whole)), ("seq_len", whole)],
@@ -50,6 +55,7 @@ class ArrowFolder:
 
     def add(self, table: pa.Table) -> int:
         """Append the samples of a table; how many."""
+        self._splits.update(table["split"].unique().to_pylist())
         self._out.write_table(table.select(self._schema.names).cast(self._schema))
         return int(table.num_rows)
 
@@ -64,6 +70,7 @@ class ArrowFolder:
     ) -> None:
         self._out.close()
         info = {"citation": "", "description": "", "features": FEATURES}
+        (split,) = self._splits if len(self._splits) == 1 else (None,)
         state: dict[str, Any] = {
             "_data_files": [{"filename": ARROW}],
             # names the caches of what is computed from this data: other data, another name
@@ -72,7 +79,7 @@ class ArrowFolder:
             "_format_kwargs": {},
             "_format_type": "torch",  # speculators takes the rows as tensors without asking
             "_output_all_columns": False,
-            "_split": None,
+            "_split": split if split is not None and _SPLIT.fullmatch(split) else None,
         }
         for name, body in ((INFO, info | {"homepage": "", "license": ""}), (STATE, state)):
             self._drafts[name].write(orjson.dumps(body, option=orjson.OPT_INDENT_2))

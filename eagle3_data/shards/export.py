@@ -170,7 +170,7 @@ def _write(
     shards: Shards, target: Target, drafts: Mapping[str, Draft], tally: _Tally, *, counting: bool
 ) -> None:
     ends = frozenset(shards.facts.end_of_turn)
-    needed = {"grade", "seq_len", "supervised_tokens", "input_ids", "loss_mask"}
+    needed = {"grade", "split", "seq_len", "supervised_tokens", "input_ids", "loss_mask"}
     if target is not Target.SPECULATORS:
         needed |= set(dialogue.COLUMNS)
     if target is Target.SPECULATORS:

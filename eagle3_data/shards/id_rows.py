@@ -1,13 +1,16 @@
 """Rows of ids as trainers keep them: `input_ids` and `loss_mask`, from the files of three formats.
 
-What enters: a JSONL file, a Parquet file or folder, or a folder of `datasets.save_to_disk`. What
+What enters: a JSONL or Parquet file, a folder of them, or a folder of `datasets.save_to_disk`. What
 leaves: `IdRow`s in order, the ids still as they were found, or the reason why a row can not be
 read. It promises that nothing of a folder is executed or unpickled, that no file outside it is
-opened, that no row is skipped, and that a folder is never read in part.
+opened, that no row is skipped, and that a folder is read whole or refused (of a saved data set the
+files that it lists, links to folders aside).
 """
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,16 +25,19 @@ from eagle3_data.shards.schema import ShardError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+JSON_LINES = "jsonl"
+COLUMNAR = ("arrow", "parquet")
+_TITLES = {"arrow": "Arrow", "parquet": "Parquet", JSON_LINES: "JSON lines"}
 STATE, DICT = "state.json", "dataset_dict.json"
 KEYS = ("input_ids", "loss_mask")
 NAMES = ("id", "source_id", "split")
 """What a row may say of itself."""
 ROWS = 512
-_ABOUT = (STATE, DICT, "dataset_info.json", "dataset_infos.json")
+_ABOUT = (STATE, DICT, "dataset_info.json", "dataset_infos.json", "stats.json")
 """JSON files of a data set folder that hold no rows."""
 _SPLIT_FILE = re.compile(
     r"(train|training|val|valid|validation|dev|test|eval)(-\d{5}-of-\d{5}(-[0-9a-f]+)?)?"
-    r"\.(parquet|arrow|(jsonl?|ndjson)(\.gz|\.zst)?)"
+    r"\.(?i:parquet|arrow|(jsonl?|ndjson)(\.gz|\.zst)?)"
 )
 """Files of one split: `val.jsonl`, or `test-00000-of-00002.parquet` as hubs name them."""
 
@@ -65,7 +71,7 @@ class IdFile:
 
     def rows(self) -> Iterator[IdRow]:
         """The rows in order. Raises ShardError when the file is not of its kind."""
-        if self.kind == "jsonl":
+        if self.kind == JSON_LINES:
             yield from _of_lines(self)
         else:
             yield from _of_tables(self)
@@ -81,49 +87,90 @@ def find(paths: list[str]) -> list[IdFile]:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            columnar = _in_folder(path)
-            if columnar:
-                found += columnar
-                continue
-        elif path.suffix in (".parquet", ".arrow"):
-            if not path.is_file():
-                raise ShardError(f"{path} is not a file: check the path")
-            found.append(_file(given, path, path.suffix[1:]))
+            found += _in_folder(path)
             continue
-        found += [_file(source.path, source.real, "jsonl") for source in expand([given])]
-    return found
+        if _kind(path.name) in COLUMNAR and not path.is_file() and not glob.has_magic(given):
+            raise ShardError(f"{path} is not a file: check the path")
+        found += [_file(s.path, s.real, _kind(s.path) or JSON_LINES) for s in expand([given])]
+    once: dict[Path, IdFile] = {}
+    for file in found:
+        once.setdefault(file.real.resolve(), file)
+    return list(once.values())
+
+
+def _kind(name: str) -> str | None:
+    """The kind of a file by its ending, in whichever case; None for one that holds no rows."""
+    from eagle3_data.records.sources import ENDINGS
+
+    name = name.lower()
+    for kind in COLUMNAR:
+        if name.endswith(f".{kind}"):
+            return kind
+    return JSON_LINES if name.endswith(ENDINGS) and name not in _ABOUT else None
 
 
 def _in_folder(folder: Path) -> list[IdFile]:
-    """Arrow files that a saved data set lists, or the Parquet files of a folder; [] for neither."""
+    """The files of rows of a folder, or of the saved data set that it is. Raises ShardError where
+    some of the rows would not be read, or read twice.
+    """
+    from eagle3_data.records.sources import expand
+
     if (folder / MANIFEST).is_file():
         raise ShardError(f"{folder} holds {MANIFEST}: shards are not imported, they are shards")
     if (folder / DICT).is_file():
         raise ShardError(f"{folder} holds several splits: name the folder of one of them")
-    _refuse_mixed(folder)
+    held = _held(folder)
+    if len(held) > 1:
+        told = ", ".join(f"{_TITLES[kind]} ({names[0]})" for kind, names in held.items())
+        raise ShardError(
+            f"{folder} holds several kinds of files: {told}: name the files to read instead of"
+            " the folder"
+        )
+    deeper = _deeper(folder)
+    if deeper:
+        more = f", and {len(deeper) - 3} more" if len(deeper) > 3 else ""
+        raise ShardError(
+            f"{folder} holds rows in subfolders ({', '.join(deeper[:3])}{more}): name the files or"
+            " the folders to read one by one"
+        )
     if (folder / STATE).is_file():
         return _saved(folder)
-    return [_file(str(path), path, "parquet") for path in sorted(folder.glob("*.parquet"))]
-
-
-def _refuse_mixed(folder: Path) -> None:
-    """Raise ShardError for a folder with rows in several kinds of files: one of them would be read
-    and the others left out, or rows that lie there in two forms would be taken twice.
-    """
-    from eagle3_data.records.sources import ENDINGS
-
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
-    kinds = {
-        "Arrow": [n for n in names if n == STATE or n.endswith(".arrow")],
-        "Parquet": [n for n in names if n.endswith(".parquet")],
-        "JSON lines": [n for n in names if n.endswith(ENDINGS) and n not in _ABOUT],
-    }
-    held = [f"{kind} ({found[0]})" for kind, found in kinds.items() if found]
-    if len(held) > 1:
+    if not held:
         raise ShardError(
-            f"{folder} holds several kinds of files: {', '.join(held)}: name the files to read"
-            " instead of the folder"
+            f"{folder} holds no files of rows (.jsonl, .parquet, or what save_to_disk writes):"
+            " check the path"
         )
+    ((kind, names),) = held.items()
+    if kind == "arrow":  # with a data set's own files lie those of its cache
+        raise ShardError(
+            f"{folder} holds Arrow files ({names[0]}) without {STATE}, which says which of them"
+            " are the data set: name the files to read"
+        )
+    return [_file(s.path, s.real, kind) for s in expand([str(folder / name) for name in names])]
+
+
+def _held(folder: Path) -> dict[str, list[str]]:
+    """Kind → files of rows in a folder, by name."""
+    held: dict[str, list[str]] = {}
+    for name in sorted(entry.name for entry in folder.iterdir() if entry.is_file()):
+        kind = "arrow" if name == STATE else _kind(name)
+        if kind is not None:
+            held.setdefault(kind, []).append(name)
+    return {kind: held[kind] for kind in _TITLES if kind in held}
+
+
+def _deeper(folder: Path) -> list[str]:
+    """The subfolders that hold files of rows. Links to folders are not followed."""
+    found = []
+    for place, inside, files in os.walk(folder, onerror=_unreadable):
+        inside.sort()
+        if Path(place) != folder and any(_kind(name) for name in files):
+            found.append(Path(place).relative_to(folder).as_posix())
+    return found
+
+
+def _unreadable(error: OSError) -> None:
+    raise ShardError(f"{error.filename} can not be read ({error.strerror}): check it") from error
 
 
 def _file(path: str, real: Path, kind: str) -> IdFile:

@@ -44,18 +44,19 @@ _IDS_ONLY = (
     "the grade: ids that were captured and ids that were rebuilt look alike",
     "spans, texts, request, counts, and the place in the capture",
     "profile, tokenizer and template: nothing refuses them beside another model",
-    "splits and conversations: all splits are in one file unless each is exported with `--split`",
+    "conversations: which samples are turns of one",
 )
+_SPLITS = "all splits are in one file unless each is exported with `--split`"
 _TEXT_ONLY = (
     "the ids: a trainer renders and encodes the text again, and a text does not always encode to"
     " the tokens that were sampled (24 of 300 samples of a real vLLM capture)",
     "the whitespace that the server stripped around thought and answer",
     "the loss mask: which tokens are supervised is up to the trainer's template",
     "the grade, usage, sampling settings, and the place in the capture",
-    "what a message holds beside role, content, thought, tool calls, `tool_call_id` and `name`:"
-    f" {NOTE} counts the messages that had more",
+    "what a message, a part or a call holds beside role, content, thought, name and arguments of"
+    f" calls, `tool_call_id` and `name`: {NOTE} counts the messages that had more",
     "tail cuts: a sample cut to a length in tokens is here with its whole text",
-    "splits and conversations: all splits are in one file unless each is exported with `--split`",
+    f"splits and conversations: {_SPLITS}",
 )
 
 FORMATS: dict[Target, Format] = {
@@ -63,7 +64,10 @@ FORMATS: dict[Target, Format] = {
         title="speculators 0.9, prepared data (`save_to_disk` of Hugging Face datasets)",
         files=(ARROW, INFO, STATE),
         mask=f"{_OURS}. speculators shifts ids and mask together, so it is written as it is.",
-        lost=_IDS_ONLY,
+        lost=(
+            *_IDS_ONLY,
+            f"splits: {_SPLITS}; {STATE} names the split when all samples are of one",
+        ),
         use="Name this folder as the data path of the trainer. `prepare-data` is not needed. It"
         " reads the shards themselves too: `--data hf:/absolute/path/of/the/shards`.",
     ),
@@ -75,6 +79,8 @@ FORMATS: dict[Target, Format] = {
         " once it is.",
         lost=(
             *(f"{TOKENISED}: {text}" for text in _IDS_ONLY),
+            f"{TOKENISED}: splits: {_SPLITS}, and even then no row says which: `import` takes it"
+            " for train unless the file is named after its split (val.jsonl)",
             *(f"{CONVERSATIONS}: {text}" for text in _TEXT_ONLY),
             f"{CONVERSATIONS}: which turn the sample is about: earlier assistant turns may be"
             " supervised too",
@@ -100,7 +106,8 @@ FORMATS: dict[Target, Format] = {
         lost=(
             "thoughts: the format has no place for them, they are left out",
             *_TEXT_ONLY,
-            "tool calls without an id get `call_0`, `call_1`, …, and their answers the same",
+            "tool calls without an id get that of their answer, or `call_0`, `call_1`, … where it"
+            " has none either; a dialogue with an answer that belongs to no call is left out",
         ),
         use="One sample a line: messages, and tools where the request had them.",
     ),

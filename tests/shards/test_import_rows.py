@@ -9,32 +9,20 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bringing import GOOD, OTHER, brought, places, written
 from hypothesis import given
 from hypothesis import strategies as st
-from making import TOKENIZER, many, table, write
+from making import many, table, write
 from making import row as sample
 from roads import REFERENCE
 
 from eagle3_data.records.sources import InputError
 from eagle3_data.shards.export import export
 from eagle3_data.shards.id_rows import IdRow
-from eagle3_data.shards.importing import Imported, Refusal, Refused, checked, import_rows
+from eagle3_data.shards.importing import Refusal, Refused, checked
 from eagle3_data.shards.reader import open_shards
 from eagle3_data.shards.schema import ShardError
 from eagle3_data.shards.verify import verify
-
-GOOD = {"input_ids": [5, 6, 7, 2, 8, 2], "loss_mask": [0, 0, 1, 1, 0, 1]}
-
-
-def brought(paths: list[Path], into: Path, **more) -> Imported:
-    return import_rows(paths, into, tokenizer=TOKENIZER, profile="smollm2-think", **more)
-
-
-def written(path: Path, *rows: object) -> Path:
-    path.write_bytes(
-        b"\n".join(row if isinstance(row, bytes) else orjson.dumps(row) for row in rows) + b"\n"
-    )
-    return path
 
 
 def test_a_row_becomes_a_sample_of_grade_d_that_claims_nothing_more(tmp_path) -> None:
@@ -226,13 +214,6 @@ def test_folders_and_files_that_are_something_else(tmp_path) -> None:
         brought([tmp_path / "page.jsonl"], tmp_path / "out9")
 
 
-def places(directory: Path) -> list[tuple[str, str, str]]:
-    """(split, conversation, record) of the samples, in order."""
-    return open_shards(directory).lazy().select(*PLACE).collect().rows()
-
-
-PLACE = ("split", "conversation_id", "record_id")
-OTHER = [GOOD | {"input_ids": [n, 6, 7, 2, 8, 2]} for n in range(4)]
 TOLD = [
     {"id": "r1#turn1", "source_id": "r1", "split": "val"},
     {"id": "r1#turn2", "source_id": "r1", "split": "val"},
@@ -320,36 +301,6 @@ def test_many_splits_are_told_in_one_line(tmp_path) -> None:
         "splits as rows and files name them: 's0' 1, 's1' 1, 's2' 1, 's3' 1, 's4' 1, and 3 more"
         " (samples)",
     )
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (["a.parquet", "b.jsonl"], r"Parquet \(a.parquet\), JSON lines \(b.jsonl\)"),
-        (["a.parquet", "b.json.gz"], r"Parquet \(a.parquet\), JSON lines \(b.json.gz\)"),
-        (["a.parquet", "state.json"], r"Arrow \(state.json\), Parquet \(a.parquet\)"),
-        (["a.parquet", "b.arrow"], r"Arrow \(b.arrow\), Parquet \(a.parquet\)"),
-        (["b.arrow", "c.jsonl"], r"Arrow \(b.arrow\), JSON lines \(c.jsonl\)"),
-    ],
-)
-def test_a_folder_of_several_kinds_is_refused_not_read_in_part(tmp_path, names, told) -> None:
-    folder = tmp_path / "mixed"
-    folder.mkdir()
-    for name in names:
-        (folder / name).touch()
-    with pytest.raises(ShardError, match=f"kinds of files: {told}: name the files to read"):
-        brought([folder], tmp_path / "shards")
-
-
-def test_what_is_said_about_a_data_set_is_no_kind_of_rows(tmp_path) -> None:
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    pq.write_table(pa.Table.from_pylist(OTHER), folder / "a.parquet")
-    for name in ("dataset_infos.json", "README.md", "token_freq.pt"):
-        (folder / name).write_text("{}")
-    assert brought([folder], tmp_path / "shards").kept == 4
-    both = [folder / "a.parquet", written(tmp_path / "more.jsonl", GOOD)]
-    assert brought(both, tmp_path / "both").kept == 5
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path) -> None:
