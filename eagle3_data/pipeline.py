@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
@@ -284,15 +284,24 @@ def processors() -> int:
     return min(pl.thread_pool_size(), MOST_WORKERS)
 
 
+_SHORT: list[float] = []
+"""One entry a run that lets threads take short turns now: the value that was found."""
+_SHORT_TURN = Lock()
+
+
 @contextmanager
 def _short_turns() -> Iterator[None]:
-    """Let threads take turns every `_SWITCH` seconds, as long as it is open."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH))
+    """Let threads take turns every `_SWITCH` seconds, as long as any run has it open."""
+    with _SHORT_TURN:
+        _SHORT.append(_SHORT[0] if _SHORT else sys.getswitchinterval())
+        sys.setswitchinterval(min(_SHORT[0], _SWITCH))
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        with _SHORT_TURN:
+            before = _SHORT.pop()
+            if not _SHORT:
+                sys.setswitchinterval(before)
 
 
 def travel(run: Run, road: Road, workers: int) -> Iterator[Judged]:
@@ -302,7 +311,8 @@ def travel(run: Run, road: Road, workers: int) -> Iterator[Judged]:
     while the next batch is parsed: parsing holds the interpreter lock, Polars and the tokenizer
     release it. At most `workers` + 1 batches are alive.
     """
-    if workers > 1 and run.reading.left >= PROCESSES_FROM_BYTES:
+    reading = run.reading
+    if workers > 1 and reading.left >= PROCESSES_FROM_BYTES and not reading.cut:
         from eagle3_data.processes import Crew, Work
 
         with _short_turns(), Crew(Work(run.parsing, road), workers, run.told) as crew:

@@ -16,14 +16,15 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from pathlib import Path
 from queue import PriorityQueue
 from tempfile import TemporaryFile
 from threading import Lock, Thread
+from traceback import format_exception
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
@@ -39,6 +40,8 @@ FEEDS_ALONE = 4
 what the batch costs the process that judges it.
 """
 
+READY = b"eagle3-data\n"
+"""The first line of a process that is ours."""
 LAST_WORDS = 400
 """Characters of what a lost process said that are told."""
 
@@ -73,9 +76,12 @@ class Work:
 
 
 class Process:
-    """Another Python that does `Work` (pickled, as `work`). Ready when it is made, else Lost."""
+    """Another Python, started and not waited for. Raises Lost when there is none to start."""
 
-    def __init__(self, work: bytes) -> None:
+    def __init__(self) -> None:
+        name = Path(sys.executable or "").name
+        if getattr(sys, "frozen", False) or "py" not in name.lower():
+            raise Lost(f"{name or 'nothing'} is no Python that can be started")
         self._said = TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
             self._child = subprocess.Popen(
@@ -83,18 +89,22 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
-                env=_environment(os.environ),
+                env={**os.environ, **_ONE_THREAD},
                 start_new_session=True,  # Ctrl-C is for the caller: it ends its processes itself
             )
         except OSError as error:
             self._said.close()
             raise Lost(f"it can not be started ({error.strerror or error})") from error
-        try:
-            self._tell(work)
-            self._answer()
-        except BaseException:
-            self.close()
-            raise
+
+    def ready(self, work: bytes) -> None:
+        """Give it its `Work`, pickled, and wait until it can begin. Raises what that raises there,
+        and Lost.
+        """
+        self._tell(work)
+        for line in _there(self._child.stdout):
+            if line == READY:  # what comes before is what the interpreter's start printed
+                break
+        self._answer()
 
     def run(self, batch: LineBatch) -> Judged:
         """Send the batch over and wait. Raises what the road raised there, and Lost."""
@@ -106,6 +116,9 @@ class Process:
         """End it. Between two batches it has nothing to lose."""
         self._child.kill()
         self._child.wait()
+
+    def forget(self) -> None:
+        """Close what belonged to it, when nobody waits for it any more."""
         for pipe in (self._child.stdin, self._child.stdout):
             with suppress(OSError):  # what was still to be written
                 _there(pipe).close()
@@ -159,14 +172,13 @@ class Crew:
         self._free.put((1, 0, self.work))  # last choice: it takes the lock from whoever feeds
         try:
             packed = pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
+        except Exception as error:  # a tokenizer of the user's may raise anything
             self.told.append(
                 f"one process did all the work: it can not be sent to others ({error})"
             )
             return self
-        numbers = count(1)
-        for _ in range(self.size - 1):
-            starter = Thread(target=self._start, args=(packed, next(numbers)), daemon=True)
+        for number in range(1, self.size):
+            starter = Thread(target=self._start, args=(packed, number), daemon=True)
             self._starting.append(starter)
             starter.start()
         return self
@@ -177,16 +189,29 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._turn:
-            self._closed = True
+        self._close()
+        for starter in self._starting:
+            starter.join()
         for process in self._others:
-            process.close()
+            process.forget()
 
     def judged(self, batches: Iterable[LineBatch]) -> Iterator[Judged]:
         """Every batch judged, in order."""
         threads = self.size - 1 if self.size > FEEDS_ALONE else self.size
         with ThreadPoolExecutor(threads, thread_name_prefix="eagle3-data") as pool:
-            yield from in_order(pool, self._judge, batches, threads)
+            try:
+                yield from in_order(pool, self._judge, batches, threads)
+            except BaseException:
+                self._close()  # before the pool waits for threads that wait for a process
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _close(self) -> None:
+        """End every process, also those that are starting."""
+        with self._turn:
+            self._closed = True
+        for process in self._others:
+            process.close()
 
     def _judge(self, batch: LineBatch) -> Judged:
         """On whatever lane is free. One that is lost is not used again, and its batch not sent to
@@ -196,6 +221,8 @@ class Crew:
         try:
             judged = lane[2].run(batch)
         except Lost as lost:
+            if self._closed:
+                raise
             self._tell(f"a process was lost, its lines were judged again: {lost}")
             return self.work.run(batch)
         except BaseException:
@@ -206,16 +233,16 @@ class Crew:
 
     def _start(self, packed: bytes, number: int) -> None:
         try:
-            process = Process(packed)
-        except Exception as error:
-            self._tell(f"a process could not be used, others did its work: {error}")
-            return
-        with self._turn:
-            if not self._closed:
+            with self._turn:
+                if self._closed:
+                    return
+                process = Process()
                 self._others.append(process)
-                self._free.put((0, number, process))
-                return
-        process.close()
+            process.ready(packed)
+            self._free.put((0, number, process))
+        except Exception as error:
+            if not self._closed:
+                self._tell(f"a process could not be used, others did its work: {error}")
 
     def _tell(self, text: str) -> None:
         with self._turn:
@@ -229,6 +256,7 @@ def serve() -> None:
     """
     tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not stand between the answers
+    answers.write(b"\n" + READY)
     try:
         work: Work = pickle.load(tasks)
     except Exception as error:
@@ -250,6 +278,8 @@ def serve() -> None:
 
 
 def _send(answers: IO[bytes], raised: bool, answer: object) -> None:
+    if isinstance(answer, BaseException):  # a pickle has no traceback; --verbose shows this one
+        answer.add_note("".join(format_exception(answer)))
     try:
         message = pickle.dumps((raised, answer), pickle.HIGHEST_PROTOCOL)
         if raised:
@@ -258,11 +288,6 @@ def _send(answers: IO[bytes], raised: bool, answer: object) -> None:
         message = pickle.dumps((True, RuntimeError(f"{type(answer).__name__}: {answer}")))
     answers.write(message)
     answers.flush()
-
-
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """One thread each: there are as many processes as processors."""
-    return {**given, **_ONE_THREAD}
 
 
 def _there(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,21 @@ def run(many: None) -> pipeline.Run:
 
 def work_of(run: pipeline.Run) -> Work:
     return Work(run.parsing, run.stations)
+
+
+def ready(work: Work) -> Process:
+    process = Process()
+    try:
+        process.ready(pickle.dumps(work))
+    except BaseException:
+        finished(process)
+        raise
+    return process
+
+
+def finished(process: Process) -> None:
+    process.close()
+    process.forget()
 
 
 def told_apart(parts: Iterator[Judged]) -> list[tuple[int, list[Any]]]:
@@ -122,10 +138,13 @@ def test_work_that_can_not_travel_stays_here(run: pipeline.Run) -> None:
         assert sum(part.light.height for part in crew.judged(run.rest)) == 25
         for starter in crew._starting:
             starter.join()
-        assert crew._others == []
+        assert crew._free.qsize() == 1  # the caller alone
     assert told == ["a process could not be used, others did its work: there is no rule RAW999"]
 
     class Here:
+        def __reduce__(self) -> str:
+            raise OSError("no way")
+
         def run(self, records: pl.DataFrame) -> Judged:
             return begin(CLEAN).stations.run(records)
 
@@ -145,14 +164,14 @@ def test_a_process_raises_what_the_road_raised(many: None, tmp_path: Path) -> No
     admission = Admission(Grade.D, None, OnTooLong.QUARANTINE)
     spill = Spill(tmp_path / "nowhere")
     road = Conversion(run.stations, spill, admission, Splits.parse("train=1"), [str(CLEAN)])
-    process = Process(pickle.dumps(Work(run.parsing, road)))
+    process = ready(Work(run.parsing, road))
     try:
         with pytest.raises(OutputError, match=r"nowhere.*can not be written"):
             process.run(next(run.rest))
         with pytest.raises(OutputError):  # it goes on
             process.run(next(run.rest))
     finally:
-        process.close()
+        finished(process)
 
 
 def test_the_last_words_of_a_lost_process_are_told(
@@ -161,11 +180,14 @@ def test_the_last_words_of_a_lost_process_are_told(
     code = "import sys; sys.stderr.write('one\\ntwo \\x1b[31m three\\n'); sys.exit(3)"
     monkeypatch.setattr("eagle3_data.processes._START", code)
     with pytest.raises(Lost) as lost:
-        Process(pickle.dumps(work_of(run)))
+        ready(work_of(run))
     assert str(lost.value) == "it ended with code 3: two \\x1b[31m three"
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(Lost, match="it can not be started"):
-        Process(b"")
+        Process()
+    monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
+    with pytest.raises(Lost, match="uwsgi is no Python that can be started"):
+        Process()
 
 
 def test_a_vocabulary_that_changed_is_refused(many: None, tmp_path: Path) -> None:
@@ -176,17 +198,17 @@ def test_a_vocabulary_that_changed_is_refused(many: None, tmp_path: Path) -> Non
     run = begin(CLEAN, tokenizer=copy)
     (copy / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ValueError, match="the files of the tokenizer changed"):
-        Process(pickle.dumps(work_of(run)))
+        ready(work_of(run))
 
 
 def test_a_dead_process_is_lost_and_a_closed_one_is_gone(run: pipeline.Run) -> None:
-    process = Process(pickle.dumps(work_of(run)))
+    process = ready(work_of(run))
     process._child.kill()
     with pytest.raises(Lost, match="it ended with signal 9"):
         process.run(next(run.rest))
-    process.close()
-    process = Process(pickle.dumps(work_of(run)))
-    process.close()
+    finished(process)
+    process = ready(work_of(run))
+    finished(process)
     assert process._child.poll() == -9
 
 
@@ -197,8 +219,55 @@ def test_files_beside_the_data_are_not_imported(
     (tmp_path / "pickle.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    Process(pickle.dumps(work_of(run))).close()
+    finished(ready(work_of(run)))
     assert not (tmp_path / "ran").exists()
+
+
+def test_what_the_start_of_an_interpreter_prints_is_passed_over(
+    run: pipeline.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('This site is customised', end='')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finished(ready(work_of(run)))
+
+
+def interrupted(batches: Iterator[lines.LineBatch]) -> Iterator[lines.LineBatch]:
+    yield from islice(batches, 2)
+    raise KeyboardInterrupt
+
+
+def test_a_stopped_process_does_not_keep_an_ended_run(run: pipeline.Run) -> None:
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Crew(work_of(run), 3, told) as crew:
+        for starter in crew._starting:
+            starter.join()
+        for other in crew._others:
+            other._child.send_signal(signal.SIGSTOP)
+        list(crew.judged(interrupted(run.rest)))
+    assert [other._child.poll() for other in crew._others] == [-9, -9]
+    assert told == []
+
+
+def test_short_turns_end_with_the_last_run() -> None:
+    before = sys.getswitchinterval()
+    first, second = pipeline._short_turns(), pipeline._short_turns()
+    first.__enter__()
+    second.__enter__()
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before
+
+
+def test_the_place_of_a_fault_comes_along(run: pipeline.Run) -> None:
+    process = ready(Work(run.parsing, replace(run.stations, thresholds=None)))  # type: ignore[arg-type]
+    try:
+        with pytest.raises(AttributeError) as fault:
+            process.run(next(run.rest))
+    finally:
+        finished(process)
+    assert "signals.py" in fault.value.__notes__[0]
 
 
 SCRIPT = """

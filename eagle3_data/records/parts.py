@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from eagle3_data.records.table import Note
 
-_TEXT_TYPES = {"text", "output_text", "input_text", "refusal", None}
+_TEXT_TYPES = ("text", "output_text", "input_text", "refusal", None)
+"""A tuple: a set asks for the hash of a `type` that may be a list."""
 _THOUGHT_TYPES = {"thinking", "reasoning", "reasoning_text"}
 
 
@@ -47,7 +48,7 @@ def read_text(value: Any) -> Text:
             if sort.__class__ is str and sort in _THOUGHT_TYPES:
                 inner = read_text(part.get("thinking", body))
                 thoughts.append(inner.text or "")
-            elif body.__class__ is str and (sort is None or sort in _TEXT_TYPES):
+            elif body.__class__ is str and sort in _TEXT_TYPES:
                 texts.append(body)
             else:
                 note |= int(Note.CONTENT_NON_TEXT)

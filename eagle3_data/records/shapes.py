@@ -33,6 +33,9 @@ from eagle3_data.records.row import Json, Row, dump, mapping
 from eagle3_data.records.table import Note, Status
 from eagle3_data.records.usual import read_usual
 
+LEVELS = 250
+"""Objects and lists in each other that are read: orjson reads 1,020 and writes 254."""
+
 RECORD, UNREADABLE, FILE = Status.RECORD.value, Status.UNREADABLE.value, Status.FILE.value
 
 
@@ -58,10 +61,7 @@ def table_from(
     for i in range(len(batch.lines)):
         try:
             _take(rows, batch, i, i == final, turns, repair)
-        except (RecursionError, TypeError) as error:
-            # orjson reads 1,020 levels and writes 254; it says so with a TypeError
-            if isinstance(error, TypeError) and "ecursion" not in str(error):
-                raise
+        except RecursionError:  # the stdlib parser, where orjson refused the line
             rows.add(_too_deep(batch, i))
     for fault in batch.faults:
         rows.add(_fault_row(fault))
@@ -82,6 +82,9 @@ def _take(
     """Add the rows of line `i` of the batch."""
     line, number, offset = batch.lines[i], batch.numbers[i], batch.offsets[i]
     value, note, detail = load(line, torn)
+    if line.count(b"[") + line.count(b"{") > LEVELS and _deeper(value):
+        rows.add(_too_deep(batch, i))
+        return
     if not (note or repair):
         usual = read_usual(value, number, offset, len(line))
         if usual is not None:
@@ -111,6 +114,19 @@ def _take(
         rows.add(answer)
 
 
+def _deeper(value: Any) -> bool:
+    """More than LEVELS objects and lists in each other. Measured, because a RecursionError comes
+    sooner the deeper the caller's own stack is.
+    """
+    level = [value]
+    for _ in range(LEVELS + 1):
+        level = [item for item in level if item.__class__ is dict or item.__class__ is list]
+        if not level:
+            return False
+        level = [x for item in level for x in (item.values() if type(item) is dict else item)]
+    return True
+
+
 def _too_deep(batch: LineBatch, i: int) -> Row:
     row = Row()
     cells = row.cells
@@ -118,7 +134,7 @@ def _too_deep(batch: LineBatch, i: int) -> Row:
     cells["line"], cells["offset"] = batch.numbers[i], batch.offsets[i]
     cells["length"] = len(batch.lines[i])
     row.notes = batch.notes.get(i, 0)
-    row.note(Note.BAD_JSON, "nested too deep: more than 250 levels of objects and lists")
+    row.note(Note.BAD_JSON, f"nested too deep: more than {LEVELS} levels of objects and lists")
     return row
 
 
@@ -228,7 +244,11 @@ def _is_responses(value: Json) -> bool:
         return False
     if value.get("object") == "response":
         return True
-    kinds = {"message", "reasoning", "function_call"}
+    kinds = (
+        "message",
+        "reasoning",
+        "function_call",
+    )  # a set asks for the hash of what may be a list
     return any(mapping(item).get("type") in kinds for item in output)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from eagle3_data import check
+from eagle3_data.records.lines import LineBatch
+from eagle3_data.records.shapes import table_from
 
 ROOT = Path(__file__).parent.parent.parent
 TOKENIZER = ROOT / "fixtures" / "tokenizers" / "smollm2-think"
@@ -31,6 +33,17 @@ def test_deep_nesting_costs_one_line(
     assert report.faults == ()
     assert (report.ledger.lines, report.records["line"].to_list()) == (3, [1, 2, 3])
     assert report.records["grade"].to_list()[0] == "A"
+
+
+@pytest.mark.parametrize("stack", [0, 400])
+def test_the_depth_that_is_read_does_not_depend_on_the_caller(stack: int) -> None:
+    def depth(left: int) -> list[str]:
+        if left:
+            return depth(left - 1)
+        made = [nested("a", levels, b"[", b"]") for levels in (249, 250, 985)]
+        return table_from(LineBatch(0, made, [1, 2, 3], [0, 0, 0]))["status"].to_list()
+
+    assert depth(stack) == ["record", "unreadable", "unreadable"]
 
 
 @pytest.mark.parametrize("count", [-(2**63), 2**63 - 1, 2**53, -1])
