@@ -21,6 +21,10 @@ Json = dict[str, Any]
 Parsed = tuple[Json | None, int, str | None]
 """(object, or None when the line is unreadable; what was noticed; details)."""
 
+LEVELS = 250
+"""Objects and lists in each other that are read: orjson reads 1,020 and writes 254. Counted,
+because Python's own limit comes sooner the deeper the caller's stack is.
+"""
 _LONG = 256
 _HEAD = 16
 _BACKSLASH = 0x5C
@@ -105,8 +109,12 @@ def printable(text: str, limit: int = 80) -> str:
     return safe if len(text) <= limit else safe + "…"
 
 
-def _count_keys(value: Json, long: Callable[[str], None]) -> int:
-    """Keys of all objects in `value`; its long texts go to `long` in the order of the line."""
+def _count_keys(value: Json, long: Callable[[str], None], left: int = LEVELS) -> int:
+    """Keys of all objects in `value`; its long texts go to `long` in the order of the line. Raises
+    RecursionError when it holds more than `left` levels.
+    """
+    if not left:
+        raise RecursionError(f"more than {LEVELS} levels")
     keys = len(value)
     for item in value.values():
         kind = type(item)
@@ -114,24 +122,26 @@ def _count_keys(value: Json, long: Callable[[str], None]) -> int:
             if len(item) > _LONG:
                 long(item)
         elif kind is dict:
-            keys += _count_keys(item, long)
+            keys += _count_keys(item, long, left - 1)
         elif kind is list and item and type(item[0]) is not int:
             # token ids are not walked: an object among them only costs the slow check
-            keys += _count_in_list(item, long)
+            keys += _count_in_list(item, long, left - 1)
     return keys
 
 
-def _count_in_list(items: list[Any], long: Callable[[str], None]) -> int:
+def _count_in_list(items: list[Any], long: Callable[[str], None], left: int) -> int:
+    if not left:
+        raise RecursionError(f"more than {LEVELS} levels")
     keys = 0
     for item in items:
         kind = type(item)
         if kind is dict:
-            keys += _count_keys(item, long)
+            keys += _count_keys(item, long, left - 1)
         elif kind is str:
             if len(item) > _LONG:
                 long(item)
         elif kind is list and item:
-            keys += _count_in_list(item, long)
+            keys += _count_in_list(item, long, left - 1)
     return keys
 
 

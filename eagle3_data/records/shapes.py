@@ -26,15 +26,12 @@ from eagle3_data.records.dialogues import (
 )
 from eagle3_data.records.errors import error_of_body, note_error, read_error_answer, read_row_error
 from eagle3_data.records.lines import LineBatch, LineFault
-from eagle3_data.records.parse import doubles, load, object_of, printable
+from eagle3_data.records.parse import LEVELS, doubles, load, object_of, printable
 from eagle3_data.records.repair import Markers, repair_record
 from eagle3_data.records.requests import letter, read_messages, read_request, read_row_settings
 from eagle3_data.records.row import Json, Row, dump, mapping
 from eagle3_data.records.table import Note, Status
 from eagle3_data.records.usual import read_usual
-
-LEVELS = 250
-"""Objects and lists in each other that are read: orjson reads 1,020 and writes 254."""
 
 RECORD, UNREADABLE, FILE = Status.RECORD.value, Status.UNREADABLE.value, Status.FILE.value
 
@@ -61,7 +58,10 @@ def table_from(
     for i in range(len(batch.lines)):
         try:
             _take(rows, batch, i, i == final, turns, repair)
-        except RecursionError:  # the stdlib parser, where orjson refused the line
+        except (RecursionError, TypeError) as error:
+            # orjson writes 254 levels; it says so with a TypeError
+            if isinstance(error, TypeError) and "ecursion" not in str(error):
+                raise
             rows.add(_too_deep(batch, i))
     for fault in batch.faults:
         rows.add(_fault_row(fault))
@@ -82,9 +82,6 @@ def _take(
     """Add the rows of line `i` of the batch."""
     line, number, offset = batch.lines[i], batch.numbers[i], batch.offsets[i]
     value, note, detail = load(line, torn)
-    if line.count(b"[") + line.count(b"{") > LEVELS and _deeper(value):
-        rows.add(_too_deep(batch, i))
-        return
     if not (note or repair):
         usual = read_usual(value, number, offset, len(line))
         if usual is not None:
@@ -112,19 +109,6 @@ def _take(
             cells["repair"] = ",".join(done)
     for answer in flatten(value, row, line, turns):
         rows.add(answer)
-
-
-def _deeper(value: Any) -> bool:
-    """More than LEVELS objects and lists in each other. Measured, because a RecursionError comes
-    sooner the deeper the caller's own stack is.
-    """
-    level = [value]
-    for _ in range(LEVELS + 1):
-        level = [item for item in level if item.__class__ is dict or item.__class__ is list]
-        if not level:
-            return False
-        level = [x for item in level for x in (item.values() if type(item) is dict else item)]
-    return True
 
 
 def _too_deep(batch: LineBatch, i: int) -> Row:
