@@ -218,6 +218,9 @@ class Crew:
         another: it may be what ended it.
         """
         lane = self._free.get()
+        if self._closed:  # whoever else waits for a lane must not judge a batch for nobody
+            self._free.put(lane)
+            raise Lost("the run has ended")
         try:
             judged = lane[2].run(batch)
         except Lost as lost:

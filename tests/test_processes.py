@@ -248,6 +248,15 @@ def test_a_stopped_process_does_not_keep_an_ended_run(run: pipeline.Run) -> None
     assert told == []
 
 
+def test_nobody_judges_for_an_ended_run(run: pipeline.Run) -> None:
+    crew = Crew(work_of(run), 3, [])
+    with crew:
+        crew._close()
+        with pytest.raises(Lost, match="the run has ended"):
+            crew._judge(next(run.rest))
+        assert crew._free.qsize() == 1
+
+
 def test_short_turns_end_with_the_last_run() -> None:
     before = sys.getswitchinterval()
     first, second = pipeline._short_turns(), pipeline._short_turns()
