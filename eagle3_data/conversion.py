@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from eagle3_data.records.lines import Source
     from eagle3_data.shards.cuts import Layout
     from eagle3_data.shards.manifest import Manifest
+    from eagle3_data.shards.splits import Splits
     from eagle3_data.shards.writer import ShardWriter
     from eagle3_data.spill import Spill
     from eagle3_data.tokens.tokenizer import Tokenizer
@@ -129,7 +130,7 @@ def convert(
                 return replace(report, partial=True), None
         finally:
             spill.clear()
-        return report, writer.finish(_ledger(outcome))
+        return report, writer.finish(_ledger(outcome, splits))
 
 
 def _writer(
@@ -180,18 +181,20 @@ def _write(writer: ShardWriter, spill: Spill, outcome: Outcome, cancel: Event | 
     return True
 
 
-def _ledger(outcome: Outcome) -> dict[str, Any]:
+def _ledger(outcome: Outcome, splits: Splits) -> dict[str, Any]:
     """What the manifest tells of the run: lines by verdict, why lines were left out (code → lines),
-    what was repaired and what was cut.
+    the samples of each split, what was repaired and what was cut.
     """
-    from eagle3_data.spill import reasons
+    from eagle3_data.spill import reasons, spilled
 
     kept = outcome.records.filter(pl.col("verdict") == "keep")
+    samples = dict(spilled(kept)["split"].value_counts().iter_rows())
     cut = kept.filter(pl.col("tokens_lost") > 0)
     mended = kept.filter(pl.col("repair").is_not_null()).select("file_no", "line").n_unique()
     return {
         **asdict(outcome.ledger),
         "reasons": reasons(outcome.findings),
+        "splits": {name: samples.get(name, 0) for name in splits.names},
         "repaired_lines": mended,
         "truncated_samples": cut.height,
         "supervised_tokens_lost": int(cut["tokens_lost"].sum()),

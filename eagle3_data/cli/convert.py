@@ -24,6 +24,7 @@ from eagle3_data.cli.reports import deliver, exit_code, shape
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report
     from eagle3_data.records.lines import Source
+    from eagle3_data.shards.manifest import Manifest
 
 
 class LeastGrade(StrEnum):
@@ -85,8 +86,9 @@ def convert(
     \b
     Examples:
       eagle3-data convert raw_responses.jsonl -o shards/ --tokenizer ./Kimi-K2-Thinking
-      eagle3-data convert data/ -o shards/ --split train=0.98,val=0.02 --quarantine split/
-      eagle3-data convert data/ -o shards/ --max-length 8192 --on-too-long drop-tail
+      eagle3-data convert data/ -o shards/ --tokenizer DIR --split train=0.98,val=0.02
+      eagle3-data convert data/ -o shards/ --tokenizer DIR --quarantine split/
+      eagle3-data convert data/ -o shards/ --tokenizer DIR --max-length 8192 --on-too-long drop-tail
     """
     from eagle3_data import convert as station
     from eagle3_data.audit.formats import FORMATS
@@ -149,9 +151,23 @@ def convert(
             f" tokens, {manifest.supervised_tokens} supervised, in {count}"
             f" shard{'s' if count != 1 else ''}"
         )
+    if manifest is not None:
+        _tell_splits(manifest, out, quiet=quiet)
     if apart is not None and manifest is not None:
         apart.write(report, quiet=quiet)
     raise typer.Exit(exit_code(report, exit_zero=exit_zero))
+
+
+def _tell_splits(manifest: Manifest, out: Path, *, quiet: bool) -> None:
+    """How the samples fell: a share is of conversations, and a small one may get none."""
+    splits = manifest.ledger["splits"]
+    assert isinstance(splits, dict)
+    if len(splits) > 1 and not quiet:
+        told = ", ".join(f"{count} {name}" for name, count in splits.items())
+        console.note(f"{out}: samples by split: {told}")
+    for name, count in splits.items():
+        if not count and manifest.rows:
+            console.note(f"warning: {out}: no sample fell into the split {name}: give it more")
 
 
 class Apart:

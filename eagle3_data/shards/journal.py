@@ -231,7 +231,8 @@ def _find_finished(journal: Journal[File, Made], names: Sequence[str]) -> None:
     for name in present:
         if name not in known:
             raise kind.error(
-                f"{directory / name} is not of this run: move it away, or pass --overwrite"
+                f"{directory / name} is not of this run, or the run's manifest was lost: move it"
+                " away, or pass --overwrite"
             )
     for number, file in enumerate(begun.files):
         path = directory / kind.file_name(number)

@@ -163,7 +163,8 @@ def loaded(
             ) from None
         raise error(
             f"{directory} has no {MANIFEST}, so the run that wrote it did not finish:"
-            f" run the same `{command}` command again, it continues"
+            f" run the same `{command}` command again, it continues (if only that file was lost,"
+            " with --overwrite)"
         ) from None
     except OSError as fault:
         raise error(f"{path}: {fault.strerror}; check the file") from None

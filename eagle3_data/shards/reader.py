@@ -97,7 +97,7 @@ class Shards:
         """Only samples of at least this grade (A is best), of a length in tokens, of a profile, of
         a split.
 
-        Raises ShardError for a grade that there is not.
+        Raises ShardError for a grade or a split that there is not.
         """
         more: list[Condition] = []
         if min_grade is not None:
@@ -111,6 +111,9 @@ class Shards:
         if profile is not None:
             more.append(Condition("profile", "is", profile))
         if split is not None:
+            known = self.manifest.ledger.get("splits")  # an import does not list its splits
+            if isinstance(known, dict) and split not in known:
+                raise ShardError(f"there is no split {split!r}: its splits are {', '.join(known)}")
             more.append(Condition("split", "is", split))
         return replace(self, conditions=(*self.conditions, *more))
 
@@ -142,6 +145,7 @@ class Shards:
         return int(self.dataset().count_rows()) if self.conditions else self.manifest.rows
 
     def _groups(self) -> Iterator[pa.Table]:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         names = ["sample_id", "input_ids", "loss_mask", "prompt_len", "grade", "split"]
@@ -149,7 +153,14 @@ class Shards:
         for path in self.files:
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):
-                    yield self._chosen(file.read_row_group(group, columns=needed))
+                    try:
+                        rows = file.read_row_group(group, columns=needed)
+                    except (pa.ArrowException, OSError) as error:
+                        raise ShardError(
+                            f"{path} can not be read ({str(error).splitlines()[0]}):"
+                            f" run `verify {self.directory}`"
+                        ) from None
+                    yield self._chosen(rows)
 
     def _chosen(self, table: pa.Table) -> pa.Table:
         import pyarrow.compute as pc

@@ -36,7 +36,8 @@ MANIFEST_MISSING = _shd(
 The directory has no manifest.
 
 Why it matters: the manifest is written last, so the run that wrote the shards did not finish.
-What to do: run the same `convert` command again; it continues behind the finished shards.""",
+What to do: run the same `convert` command again; it continues behind the finished shards. Where
+only the manifest was lost, add `--overwrite`: its shards look like another run's now.""",
 )
 
 MANIFEST_CHANGED = _shd(

