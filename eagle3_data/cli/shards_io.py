@@ -2,18 +2,22 @@
 
 What enters: a folder of shards, or files of rows. What leaves: files or shards, counts on stdout,
 and on stderr what the format can not hold or which rows were refused. It promises exit code 1 when
-rows were refused.
+nothing was written or rows were refused, and a warning where one file holds several splits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eagle3_data.cli import console, options
 from eagle3_data.cli.faults import Exit, UsageFault
+
+if TYPE_CHECKING:
+    from eagle3_data.shards.exported import Exported
 
 
 def export(
@@ -46,9 +50,13 @@ def export(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Write shards as files that a trainer or a fine-tuning service reads.
+    """Write shards as files that a trainer or a fine-tuning service reads. Exit 0: written,
+    1: there was nothing to write, 2: the call or the program failed.
 
-    Example: eagle3-data export shards --to specforge -o for_specforge
+    \b
+    Examples:
+      eagle3-data export shards/ --to specforge -o for_specforge --split train
+      eagle3-data export shards/ --to messages -o for_tuning --min-grade B
     """
     from eagle3_data.shards.export import export as write
     from eagle3_data.shards.reader import open_shards
@@ -75,25 +83,56 @@ def export(
         console.note(f"  mask: {form.mask}")
         for lost in form.lost:
             console.note(f"  not held: {lost}")
-    for name, reasons in made.left_out.items():
-        for reason, count in reasons.items():
-            console.note(f"warning: {name}: {count:,} samples left out: {reason}")
-    for name, losses in made.lost.items():
-        for loss, count in losses.items():
-            console.note(f"warning: {name}: {count:,} messages: {loss}")
+    limits = {"--split": split, "--min-grade": min_grade, "--max-length": max_length}
+    given = [f"{option} {value}" for option, value in limits.items() if value is not None]
+    for text in _warnings(made, " ".join(given)):
+        console.note(f"warning: {text}")
     if json:
         console.data(made.to_dict())
-        return
-    told = [f"{made.samples:,} samples, {made.supervised_tokens:,} supervised tokens"]
-    told += [f"  {count:>9,}  {out / name}" for name, count in made.written.items()]
-    console.result(console.visible("\n".join(told)))
+    else:
+        console.result(console.visible(_counts(made)))
+    raise typer.Exit(Exit.CLEAN if made.samples_written else Exit.FINDINGS)
+
+
+def _warnings(made: Exported, limits: str) -> Iterator[str]:
+    """What the files do not hold, and what they should not. `limits`: the options that narrow."""
+    from eagle3_data.audit.formats.text import count_of
+
+    for name, reasons in made.left_out.items():
+        for reason, count in reasons.items():
+            yield f"{name}: {count_of(count, 'sample')} left out: {reason}"
+    for name, losses in made.lost.items():
+        for loss, count in losses.items():
+            yield f"{name}: {count_of(count, 'message')}: {loss}"
+    if made.mixed:
+        yield made.mixed
+    if made.samples and not made.samples_written:
+        yield (
+            "nothing was written: all samples were left out, for the reasons above: their ids are"
+            " never left out, export them with --to speculators or specforge"
+        )
+    elif not made.samples:
+        why = f"that passes {limits}: give wider limits" if limits else "at all: convert more data"
+        yield f"nothing was written: the shards hold no sample {why}"
+
+
+def _counts(made: Exported) -> str:
+    """What was written, first of all: samples were read that no file holds."""
+    from eagle3_data.audit.formats.text import count_of
+
+    told = [
+        f"{made.samples_written:,} of {count_of(made.samples, 'sample')},"
+        f" {count_of(made.supervised_tokens_written, 'supervised token')}"
+    ]
+    told += [f"  {count:>9,}  {made.directory / name}" for name, count in made.written.items()]
+    return "\n".join(told)
 
 
 def import_(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILES", help="JSONL, Parquet, or the folder of a saved data set (speculators)."
+            metavar="FILES", help="JSONL, Parquet, or a folder (saved data set, our own export)."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the shards.")],
@@ -108,13 +147,19 @@ def import_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Turn rows of input_ids and loss_mask (speculators, SpecForge) into shards of grade D.
+    """Turn rows of input_ids and loss_mask (speculators, SpecForge) into shards of grade D. Exit 0:
+    all rows are kept, 1: rows were refused, 2: the call or the program failed.
 
-    Example: eagle3-data import rows.jsonl -o shards --tokenizer ./target --profile qwen3-hybrid
+    \b
+    Examples:
+      eagle3-data import rows.jsonl -o shards/ --tokenizer ./Qwen3-8B --profile qwen3-hybrid
+      eagle3-data import prepared/ -o shards/ --tokenizer ./target --profile ./mine.toml
     """
+    from eagle3_data.audit.formats.text import count_of
     from eagle3_data.shards.importing import import_rows
 
     made = import_rows(files, out, tokenizer=tokenizer, profile=profile, overwrite=overwrite)
+    refused = made.rows - made.kept
     if not quiet:
         for text in made.notes:
             console.note(f"note: {text}")
@@ -123,13 +168,12 @@ def import_(
             " with the server's ids does"
         )
     for reason, count in made.refused.items():
-        console.note(f"warning: {count:,} rows refused: {reason}")
+        console.note(f"warning: {count_of(count, 'row')} refused: {reason}")
     for file, line, reason, detail in made.examples:
         console.note(f"  {file}:{line}: {reason}{f' ({detail})' if detail else ''}")
     if json:
         console.data(made.to_dict())
     else:
-        console.result(
-            f"{made.rows:,} rows in = {made.kept:,} kept + {made.rows - made.kept:,} refused"
-        )
-    raise typer.Exit(Exit.FINDINGS if made.rows > made.kept else Exit.CLEAN)
+        rows = count_of(made.rows, "row")
+        console.result(f"{rows} in = {made.kept:,} kept + {refused:,} refused")
+    raise typer.Exit(Exit.FINDINGS if refused else Exit.CLEAN)

@@ -23,6 +23,7 @@ from eagle3_data.shards.exported import Exported, note
 from eagle3_data.shards.reader import Shards, open_shards
 from eagle3_data.shards.schema import ShardError
 from eagle3_data.shards.targets import (
+    ARROW,
     CONVERSATIONS,
     FORMATS,
     MESSAGES,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 ROWS = 256
 """Samples in memory at a time."""
+
+COUNTED = ("split", "seq_len", "supervised_tokens")
+"""What is counted of samples that are written."""
 
 Frequencies = Callable[[Mapping[int, int]], bytes]
 """Token id → times it is supervised, as the bytes of a `token_freq.pt`; see `draft.token_freq`."""
@@ -84,6 +88,10 @@ def export(
             tokens=tally.tokens,
             supervised_tokens=tally.supervised,
             grades=dict(sorted(tally.grades.items())),
+            samples_written=tally.splits.total(),
+            tokens_written=tally.tokens_written,
+            supervised_tokens_written=tally.supervised_written,
+            splits=dict(sorted(tally.splits.items(), key=lambda one: (-one[1], one[0]))),
             written=dict(tally.written),
             left_out={name: dict(found) for name, found in tally.left_out.items() if found},
             lost={name: dict(found) for name, found in tally.lost.items() if found},
@@ -106,12 +114,15 @@ def export(
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of a run, exact."""
+    """Counts of a run, exact. `splits`: those of the samples that a file holds."""
 
     samples: int = 0
     tokens: int = 0
     supervised: int = 0
+    tokens_written: int = 0
+    supervised_written: int = 0
     grades: Counter[str] = field(default_factory=Counter)
+    splits: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     left_out: dict[str, Counter[str]] = field(default_factory=dict)
     lost: dict[str, Counter[str]] = field(default_factory=dict)
@@ -122,8 +133,8 @@ class _Tally:
         import pyarrow.compute as pc
 
         self.samples += table.num_rows
-        self.tokens += pc.sum(table["seq_len"]).as_py() or 0
-        self.supervised += pc.sum(table["supervised_tokens"]).as_py() or 0
+        self.tokens += _sum(table, "seq_len")
+        self.supervised += _sum(table, "supervised_tokens")
         self.grades.update(table["grade"].to_pylist())
         if counting:
             ids, mask = (pc.list_flatten(table[n]).to_numpy() for n in ("input_ids", "loss_mask"))
@@ -136,10 +147,28 @@ class _Tally:
                 counts += before
             self._frequencies = counts
 
+    def wrote(self, table: pa.Table) -> None:
+        """Count a table of samples that are in a file."""
+        self.tokens_written += _sum(table, "seq_len")
+        self.supervised_written += _sum(table, "supervised_tokens")
+        self.splits.update(table["split"].to_pylist())
+
     def frequencies(self) -> dict[int, int]:
         """Token id → times it is supervised, without zeros, in the order of ids."""
         counts = self._frequencies if self._frequencies is not None else np.zeros(0, np.int64)
         return {int(token): int(counts[token]) for token in np.flatnonzero(counts)}
+
+
+def _rows_of(table: pa.Table, places: list[int]) -> pa.Table:
+    import pyarrow as pa
+
+    return table.take(pa.array(places, pa.int64()))  # of an empty list it can not tell the type
+
+
+def _sum(table: pa.Table, column: str) -> int:
+    import pyarrow.compute as pc
+
+    return pc.sum(table[column]).as_py() or 0
 
 
 def _prepare(folder: Path, source: Path, target: Target, *, overwrite: bool) -> bool:
@@ -170,14 +199,16 @@ def _write(
     shards: Shards, target: Target, drafts: Mapping[str, Draft], tally: _Tally, *, counting: bool
 ) -> None:
     ends = frozenset(shards.facts.end_of_turn)
-    needed = {"grade", "split", "seq_len", "supervised_tokens", "input_ids", "loss_mask"}
+    needed = {*COUNTED, "grade", "input_ids", "loss_mask"}
     if target is not Target.SPECULATORS:
         needed |= set(dialogue.COLUMNS)
     if target is Target.SPECULATORS:
+        tally.written[ARROW] = 0
         with ArrowFolder(drafts) as out:
             for table in _tables(shards, needed):
                 tally.add(table, counting=counting)
-                tally.written[FORMATS[target].files[0]] += out.add(table)
+                tally.written[ARROW] += out.add(table)
+                tally.wrote(table)
         return
     name = CONVERSATIONS if target is Target.SPECFORGE else MESSAGES
     left_out = tally.left_out.setdefault(name, Counter())
@@ -188,7 +219,8 @@ def _write(
         tally.add(table, counting=False)
         if target is Target.SPECFORGE:
             tally.written[TOKENISED] += _write_ids(table, drafts[TOKENISED])
-        for row in table.select(dialogue.COLUMNS).to_pylist():
+        told_of: list[int] = []
+        for place, row in enumerate(table.select(dialogue.COLUMNS).to_pylist()):
             try:
                 told = dialogue.dialogue(row, _SPELLINGS[target], ends)
                 line = _LINES[target](row, told.messages)
@@ -197,7 +229,11 @@ def _write(
                 continue
             drafts[name].write(orjson.dumps(line) + b"\n")
             tally.written[name] += 1
+            told_of.append(place)
             lost.update({loss.value: count for loss, count in told.lost.items()})
+        # ids are never left out: beside them each sample is in a file
+        counted = table.select(COUNTED)
+        tally.wrote(counted if target is Target.SPECFORGE else _rows_of(counted, told_of))
 
 
 def _tables(shards: Shards, columns: set[str]) -> Iterator[pa.Table]:

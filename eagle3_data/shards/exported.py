@@ -7,22 +7,30 @@ note.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3_data.shards.targets import FORMATS, Target
+from eagle3_data.shards.targets import FORMATS, HEADING, Target
 
 if TYPE_CHECKING:
     from eagle3_data.shards.reader import Shards
 
 
+SHOWN = 5
+"""Splits told by name: rows of elsewhere may bring any number of them."""
+_PLAIN = re.compile(r"[\w.-]{1,80}")
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote. `samples`, `tokens`, `supervised_tokens` were read; `written`: file →
-    rows; `left_out`: file → reason → samples. `samples` = `written` + `left_out`, in each file.
-    `lost`: file → what its format has no place for → messages of written samples that had it.
+    """What an export wrote. `samples`, `tokens`, `supervised_tokens`, `grades` were read;
+    `…_written` and `splits` (split → samples, most first) are of those that a file holds.
+    `written`: file → rows; `left_out`: file → reason → samples. `samples` = `written` + `left_out`,
+    in each file. `lost`: file → what its format has no place for → messages of written samples
+    that had it.
     """
 
     target: Target
@@ -31,9 +39,33 @@ class Exported:
     tokens: int
     supervised_tokens: int
     grades: Mapping[str, int]
+    samples_written: int
+    tokens_written: int
+    supervised_tokens_written: int
+    splits: Mapping[str, int]
     written: Mapping[str, int]
     left_out: Mapping[str, Mapping[str, int]]
     lost: Mapping[str, Mapping[str, int]]
+
+    @property
+    def mixed(self) -> str | None:
+        """That a file holds samples of several splits, and what to do; None where none does."""
+        if len(self.splits) < 2:
+            return None
+        told = [
+            f"{count:,} {name if _PLAIN.fullmatch(name) else f'{name!r:.80}'}"
+            for name, count in self.splits.items()
+        ]
+        if len(told) > SHOWN + 1:
+            rest = sum(list(self.splits.values())[SHOWN:])
+            told = [*told[:SHOWN], f"{rest:,} ({len(told) - SHOWN:,} more splits)"]
+        named = f"{', '.join(told[:-1])} and {told[-1]}"
+        return f"{named} samples are in one file: export each with --split"
+
+    @property
+    def not_held(self) -> tuple[str, ...]:
+        """What the files can not hold."""
+        return (*FORMATS[self.target].lost, *([f"splits: {self.mixed}"] if self.mixed else []))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -44,28 +76,36 @@ class Exported:
             "tokens": self.tokens,
             "supervised_tokens": self.supervised_tokens,
             "grades": dict(self.grades),
+            "samples_written": self.samples_written,
+            "tokens_written": self.tokens_written,
+            "supervised_tokens_written": self.supervised_tokens_written,
+            "splits": dict(self.splits),
             "written": dict(self.written),
             "left_out": {name: dict(reasons) for name, reasons in self.left_out.items()},
             "lost": {name: dict(losses) for name, losses in self.lost.items()},
             "mask": FORMATS[self.target].mask,
-            "not_held": list(FORMATS[self.target].lost),
+            "not_held": list(self.not_held),
         }
 
 
 def note(exported: Exported, shards: Shards) -> str:
     """The note beside an export, Markdown. Paths and texts of the data are not in it."""
+    from eagle3_data.audit.formats.text import count_of
+
     form, facts = FORMATS[exported.target], shards.facts
     grades = ", ".join(f"{grade} {count:,}" for grade, count in exported.grades.items())
     lines = [
-        f"# Export of eagle3-data: {form.title}",
+        f"{HEADING}: {form.title}",
         "",
-        f"- samples {exported.samples:,} (grade {grades or 'none'}), tokens {exported.tokens:,},"
-        f" supervised {exported.supervised_tokens:,}",
+        f"- written {exported.samples_written:,} of {count_of(exported.samples, 'sample')}, tokens"
+        f" {exported.tokens_written:,}, supervised {exported.supervised_tokens_written:,}",
+        f"- read {count_of(exported.samples, 'sample')} (grade {grades or 'none'}), tokens"
+        f" {exported.tokens:,}, supervised {exported.supervised_tokens:,}",
         f"- profile `{facts.profile}` {facts.profile_hash[:12]}, tokenizer `{facts.tokenizer}`"
         f" {facts.tokenizer_hash[:12]}, template {facts.template_hash[:12] or 'none'}",
         f"- made from shards {shards.manifest.identity.digest[:12]} by {facts.product_version}",
         *(f"- filter: {c.column} {c.how} {c.value}" for c in shards.conditions),
-        *(f"- `{name}`: {count:,} samples" for name, count in exported.written.items()),
+        *(f"- `{name}`: {count_of(count, 'sample')}" for name, count in exported.written.items()),
         "",
         "## Mask",
         "",
@@ -74,7 +114,7 @@ def note(exported: Exported, shards: Shards) -> str:
         "## Left out",
         "",
         *(
-            f"- `{name}`: {count:,} samples: {reason}"
+            f"- `{name}`: {count_of(count, 'sample')}: {reason}"
             for name, reasons in exported.left_out.items()
             for reason, count in reasons.items()
         ),
@@ -82,9 +122,9 @@ def note(exported: Exported, shards: Shards) -> str:
         "",
         "## What this format can not hold",
         "",
-        *(f"- {text}" for text in form.lost),
+        *(f"- {text}" for text in exported.not_held),
         *(
-            f"- `{name}`: {count:,} messages: {loss}"
+            f"- `{name}`: {count_of(count, 'message')}: {loss}"
             for name, losses in exported.lost.items()
             for loss, count in losses.items()
         ),

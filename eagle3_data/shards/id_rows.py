@@ -4,7 +4,7 @@ What enters: a JSONL or Parquet file, a folder of them, or a folder of `datasets
 leaves: `IdRow`s in order, the ids still as they were found, or the reason why a row can not be
 read. It promises that nothing of a folder is executed or unpickled, that no file outside it is
 opened, that no row is skipped, and that a folder is read whole or refused (of a saved data set the
-files that it lists, links to folders aside).
+files that it lists, of an export of ours for SpecForge the file of ids; links to folders aside).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import orjson
 
 from eagle3_data.shards.manifest import MANIFEST
 from eagle3_data.shards.schema import ShardError
+from eagle3_data.shards.targets import CONVERSATIONS, HEADING, NOTE, TOKENISED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,13 +62,14 @@ class IdRow:
 @dataclass(frozen=True, slots=True)
 class IdFile:
     """One file of rows. `path`: how it is named to the user; `real`: what is opened; `split`: as
-    its name or its folder says, else None.
+    its name or its folder says, else None. `note`: what lies beside it and is not read.
     """
 
     path: str
     real: Path
     kind: str
     split: str | None = None
+    note: str = ""
 
     def rows(self) -> Iterator[IdRow]:
         """The rows in order. Raises ShardError when the file is not of its kind."""
@@ -146,7 +148,23 @@ def _in_folder(folder: Path) -> list[IdFile]:
             f"{folder} holds Arrow files ({names[0]}) without {STATE}, which says which of them"
             " are the data set: name the files to read"
         )
+    if _ours(folder, names):
+        beside = (
+            f"{folder} is an export of eagle3-data: {TOKENISED} is read; {CONVERSATIONS} holds the"
+            " texts of the same samples and is not"
+        )
+        return [IdFile(str(folder / TOKENISED), folder / TOKENISED, kind, note=beside)]
     return [_file(s.path, s.real, kind) for s in expand([str(folder / name) for name in names])]
+
+
+def _ours(folder: Path, names: list[str]) -> bool:
+    """Whether a folder is what `export --to specforge` wrote, and nothing else: its note is the
+    last file of a whole export.
+    """
+    if names != sorted((CONVERSATIONS, TOKENISED)) or not (folder / NOTE).is_file():
+        return False
+    with (folder / NOTE).open("rb") as note:
+        return note.read(len(HEADING)) == HEADING.encode()
 
 
 def _held(folder: Path) -> dict[str, list[str]]:

@@ -123,14 +123,15 @@ def import_rows(
         for table in run.tables(files):
             writer.write(table)
         if not run.kept:
-            raise ShardError(f"none of the {run.rows} rows can become a sample: {run.why()}")
+            which = "the only row can not" if run.rows == 1 else f"none of the {run.rows} rows can"
+            raise ShardError(f"{which} become a sample: {run.why()}")
         return Imported(
             manifest=writer.finish(run.ledger()),
             rows=run.rows,
             kept=run.kept,
             refused=dict(run.refused),
             examples=run.examples,
-            notes=(*writer.notes, *run.told()),
+            notes=(*writer.notes, *(file.note for file in files if file.note), *run.told()),
         )
 
 
@@ -185,8 +186,12 @@ class _Import:
         """The refusals in one sentence, with a place."""
         if not self.rows:
             return "the files are empty"
-        told = "; ".join(f"{count} times {reason}" for reason, count in self.refused.items())
-        file, line, _, detail = self.examples[0]
+        file, line, reason, detail = self.examples[0]
+        told = reason
+        if self.rows > 1:
+            from eagle3_data.audit.formats.text import count_of
+
+            told = "; ".join(f"{count_of(n, 'time')} {why}" for why, n in self.refused.items())
         return f"{told} (first at {file}:{line}{', ' + detail if detail else ''})"
 
     def _sample(self, file: IdFile, row: IdRow) -> dict[str, Any] | None:

@@ -12,6 +12,9 @@ from enum import StrEnum
 NOTE = "NOTE.md"
 """Not JSON: readers that take every .json file of a folder would read the note as data."""
 
+HEADING = "# Export of eagle3-data"
+"""How the note begins: by it `import` knows a folder of ours."""
+
 
 class Target(StrEnum):
     """What an export is for."""
@@ -46,7 +49,6 @@ _IDS_ONLY = (
     "profile, tokenizer and template: nothing refuses them beside another model",
     "conversations: which samples are turns of one",
 )
-_SPLITS = "all splits are in one file unless each is exported with `--split`"
 _TEXT_ONLY = (
     "the ids: a trainer renders and encodes the text again, and a text does not always encode to"
     " the tokens that were sampled (24 of 300 samples of a real vLLM capture)",
@@ -56,7 +58,7 @@ _TEXT_ONLY = (
     "what a message, a part or a call holds beside role, content, thought, name and arguments of"
     f" calls, `tool_call_id` and `name`: {NOTE} counts the messages that had more",
     "tail cuts: a sample cut to a length in tokens is here with its whole text",
-    f"splits and conversations: {_SPLITS}",
+    "splits and conversations: which sample is of which",
 )
 
 FORMATS: dict[Target, Format] = {
@@ -66,7 +68,7 @@ FORMATS: dict[Target, Format] = {
         mask=f"{_OURS}. speculators shifts ids and mask together, so it is written as it is.",
         lost=(
             *_IDS_ONLY,
-            f"splits: {_SPLITS}; {STATE} names the split when all samples are of one",
+            f"splits: which row is of which; {STATE} names the split when all samples are of one",
         ),
         use="Name this folder as the data path of the trainer. `prepare-data` is not needed. It"
         " reads the shards themselves too: `--data hf:/absolute/path/of/the/shards`.",
@@ -79,8 +81,8 @@ FORMATS: dict[Target, Format] = {
         " once it is.",
         lost=(
             *(f"{TOKENISED}: {text}" for text in _IDS_ONLY),
-            f"{TOKENISED}: splits: {_SPLITS}, and even then no row says which: `import` takes it"
-            " for train unless the file is named after its split (val.jsonl)",
+            f"{TOKENISED}: splits: no row says which: `import` takes it for train unless the file"
+            " is named after its split (val.jsonl)",
             *(f"{CONVERSATIONS}: {text}" for text in _TEXT_ONLY),
             f"{CONVERSATIONS}: which turn the sample is about: earlier assistant turns may be"
             " supervised too",

@@ -176,7 +176,7 @@ def test_openai_counts_the_thoughts_that_it_can_not_hold(tmp_path, turn) -> None
     before, made = told(tmp_path, "openai", {"role": "assistant", **turn})
     assert before == [{"role": "assistant", "content": "5", "weight": 0}]
     assert made.lost == {"messages.jsonl": {Loss.THOUGHT.value: 1}}
-    line = "- `messages.jsonl`: 1 messages: a thought, which the format has no place for\n"
+    line = "- `messages.jsonl`: 1 message: a thought, which the format has no place for\n"
     assert line in (tmp_path / "openai" / NOTE).read_text()
 
 

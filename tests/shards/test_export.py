@@ -131,7 +131,8 @@ def test_what_a_text_format_would_tell_wrongly_is_left_out_and_counted(
     made = export(tmp_path / "shards", "messages", tmp_path / "out")
     assert made.left_out == {"messages.jsonl": {gap.value: 1}}
     assert (made.samples, made.written) == (2, {"messages.jsonl": 1})
-    assert f"`messages.jsonl`: 1 samples: {gap.value}" in (tmp_path / "out" / NOTE).read_text()
+    assert (made.samples_written, made.tokens_written, made.supervised_tokens_written) == (1, 7, 4)
+    assert f"`messages.jsonl`: 1 sample: {gap.value}" in (tmp_path / "out" / NOTE).read_text()
 
 
 def test_a_thought_alone_is_nothing_for_openai(tmp_path) -> None:
@@ -198,6 +199,35 @@ def test_filters_of_the_shards_hold(tmp_path) -> None:
     made = export(narrowed, "specforge", tmp_path / "out")
     assert (made.samples, made.grades) == (1, {"A": 1})
     assert "- filter: split is train" in (tmp_path / "out" / NOTE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("splits", "told"),
+    [
+        ({"train": 2}, None),
+        ({}, None),
+        ({"train": 2, "val": 1}, "2 train and 1 val samples are"),
+        ({"val": 1, "train": 2, "test": 1}, "2 train, 1 test and 1 val samples are"),
+        ({"a\nb": 2, "val": 1}, r"2 'a\nb' and 1 val samples are"),
+        ({f"s{n}": 1 for n in range(8)}, "1 s0, 1 s1, 1 s2, 1 s3, 1 s4 and 3 (3 more splits) sam"),
+    ],
+)
+def test_splits_in_one_file_are_told_by_name_and_count(tmp_path, splits, told) -> None:
+    names = [name for name, count in splits.items() for _ in range(count)]
+    write(tmp_path / "shards", table([row(n, split=name) for n, name in enumerate(names)]))
+    made = export(tmp_path / "shards", "speculators", tmp_path / "out")
+    note = (tmp_path / "out" / NOTE).read_text()
+    assert dict(made.splits) == splits
+    assert (made.mixed or "").startswith(told or "")
+    assert ("in one file" in note) == (made.mixed is not None) == (told is not None)
+
+
+def test_splits_of_samples_that_were_left_out_are_in_no_file(tmp_path) -> None:
+    asked = {"messages": '[{"role": "user", "content": "x"}]'}
+    val = row(2, split="val", **asked, content=None)
+    write(tmp_path / "shards", table([row(1, **asked), val]))
+    made = export(tmp_path / "shards", "messages", tmp_path / "out")
+    assert (made.splits, made.mixed) == ({"train": 1}, None)
 
 
 @pytest.mark.parametrize("target", list(Target))

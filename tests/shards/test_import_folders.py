@@ -121,3 +121,22 @@ def test_one_split_of_several_comes_back_as_itself(tmp_path) -> None:
     export(val, "specforge", tmp_path / "rows")  # its rows have no place for a split
     brought([tmp_path / "rows" / "tokenised.jsonl"], tmp_path / "untold")
     assert [place[0] for place in places(tmp_path / "untold")] == ["train"]
+
+
+@pytest.mark.parametrize("change", ["no note", "note of another", "one file more"])
+def test_only_the_whole_folder_of_an_export_is_read_by_its_ids_alone(tmp_path, change) -> None:
+    write(tmp_path / "shards", table([sample(1), sample(2)]))
+    folder = tmp_path / "out"
+    export(tmp_path / "shards", "specforge", folder)
+    found = brought([folder], tmp_path / "back")
+    assert (found.rows, found.kept) == (2, 2)
+    (folder / "conversations.jsonl").write_text('{"id": "x", "conversations": []}\n')
+    if change == "no note":
+        (folder / "NOTE.md").unlink()
+    elif change == "note of another":
+        (folder / "NOTE.md").write_text("# Rows of mine\n")
+    else:
+        written(folder / "more.jsonl", GOOD)
+    found = brought([folder], tmp_path / "all")  # each row is read, and told where it is none
+    assert found.refused == {"input_ids is no list of integers, or empty": 1}
+    assert not any("conversations.jsonl" in text for text in found.notes)
