@@ -1,8 +1,8 @@
 """One cause told once: when many findings have one reason, the report says the reason on top.
 
 What enters: the judged light records, the findings, the profile. What leaves: diagnoses with their
-numbers and a next step, the widest first. It promises that a record is explained by one cause only,
-and that a cause which can not be told from the numbers stays untold.
+numbers and a next step, those of errors first, then the widest. It promises that a record is
+explained by one cause only, and that a cause which can not be told from the numbers stays untold.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import polars as pl
 
 from eagle3_data.audit.causes import capture, run, stream
 from eagle3_data.audit.causes.case import Case, Diagnosis, Found
+from eagle3_data.audit.rules.registry import Severity
 from eagle3_data.profiles.profile import Profile
 from eagle3_data.records.table import Status
 
@@ -41,8 +42,8 @@ CAUSES: Final[tuple[Callable[[Case], Found | None], ...]] = (
 def diagnose(
     records: pl.DataFrame, findings: pl.DataFrame, profile: Profile, *, paths: Sequence[str] = ()
 ) -> list[Diagnosis]:
-    """Causes found, the one with most records first. `records`: with `codes` and `verdict`, as
-    `finish` gives them.
+    """Causes found: those that explain errors first, then the one with most records. `records`:
+    with `codes` and `verdict`, as `finish` gives them.
     """
     everything = records.filter(
         pl.col("status").cast(pl.String) == Status.RECORD.value
@@ -58,4 +59,5 @@ def diagnose(
         if found is not None:
             told.append(found.diagnosis)
             left = left.filter(~pl.col("row").is_in(found.explained.implode()))
-    return sorted(told, key=lambda diagnosis: -diagnosis.records)
+    errors = set(findings.filter(severity=Severity.ERROR.value)["code"].to_list())
+    return sorted(told, key=lambda one: (errors.isdisjoint(one.codes), -one.records))

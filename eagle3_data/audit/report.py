@@ -105,6 +105,8 @@ class Report:
     codes and verdict.
 
     `grades`: GRADE_TABLE, `rules`: RULE_TABLE, both complete, in the order in which they are shown.
+    `call`: the words after `eagle3-data` that made the report, those that decide what is found; the
+    next command repeats them. () when no command did.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -123,6 +125,7 @@ class Report:
     partial: bool = False
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
+    call: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -142,6 +145,11 @@ class Report:
     def clean(self) -> bool:
         """True when nothing of error level was found and nothing broke."""
         return self.exit_code == 0
+
+    def level(self, diagnosis: Diagnosis) -> Severity:
+        """ERROR when it explains a rule of level error, which quarantines; else WARN."""
+        errors = self.rules.filter(severity=Severity.ERROR.value)["code"].to_list()
+        return Severity.WARN if set(errors).isdisjoint(diagnosis.codes) else Severity.ERROR
 
     def place(self, file_no: int | None, line: int | None) -> str:
         """`file:line` as the user gave the file, made inert; only the file for a whole-file

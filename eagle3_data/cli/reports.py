@@ -7,7 +7,8 @@ It promises one behaviour for every command that judges data.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from eagle3_data.cli import console
@@ -30,6 +31,26 @@ def shape(formats: Collection[str], format: str | None, *, json: bool, statistic
     if shape == "parquet" and sys.stdout.isatty():
         raise UsageFault("--format parquet is not text: write it with --output parquet=FILE")
     return shape
+
+
+def call(command: str, files: Sequence[str], **options: object) -> tuple[str, ...]:
+    """The words of a call, for the hint of the report: files and options as the user gave them,
+    without those that were left out. More than two files stand as FILES.
+    """
+    names = [f"./{name}" if name.startswith("-") and name != "-" else name for name in files]
+    words = [word for name, value in options.items() for word in _words(name, value)]
+    return (command, *(names if len(names) <= 2 else ["FILES"]), *words)
+
+
+def _words(name: str, value: object) -> Iterator[str]:
+    option = f"--{name.replace('_', '-')}"
+    if value is True:
+        yield option
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _words(name, one)
+    elif value is not None and value is not False:
+        yield from (option, str(value.value if isinstance(value, Enum) else value))
 
 
 def deliver(

@@ -313,3 +313,18 @@ def test_a_template_that_fails_everywhere_is_one_diagnosis(tmp_path: Path) -> No
     template.write_text("{% if %}")
     with pytest.raises(ValueError, match=r"bad\.jinja: the chat template does not compile"):
         check([data], tokenizer=TOKENIZER, chat_template=template, workers=1)
+
+
+def test_causes_of_errors_come_first_however_few_records_they_have() -> None:
+    cut = {"finish_reason": "length", "completion_tokens": 64, "max_tokens": 64}
+    cut |= {"reasoning_state": "text", "content_chars": 0}
+    rows = [LOST for _ in range(5)] + [cut for _ in range(40)]
+    rules = (
+        MISSING,
+        named("cut-by-length", "GEN005", lambda r: r.finish_reason == "length", Severity.WARN),
+    )
+    found = told(rows, *rules)
+    assert [(one.name, one.codes, one.records) for one in found] == [
+        ("wrong-field-read", ("CAP001",), 5),
+        ("token-budget", ("GEN005",), 40),
+    ]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 
 import polars as pl
 import pytest
-from hand_made import PROFILE, RULES, report
+from hand_made import CUT, PROFILE, RULES, report
 
-from eagle3_data.audit.diagnose import diagnose
+from eagle3_data.audit.diagnose import Diagnosis, diagnose
 from eagle3_data.audit.formats import render
 from eagle3_data.audit.formats.text import report_text, share, size
 from eagle3_data.audit.judge import RuleFault
-from eagle3_data.audit.report import TokenizerFacts
+from eagle3_data.audit.report import Report, TokenizerFacts
 from eagle3_data.audit.rules.registry import Rule, Severity
 
 ROWS = [
@@ -248,3 +249,85 @@ def test_a_rule_without_records_of_its_own_has_its_place_in_the_file() -> None:
     assert made.place(None, None) == "all inputs"
     assert made.place(0, 7) == "raw.jsonl:7"
     assert isinstance(made.findings, pl.DataFrame)
+
+
+def hint(made: Report) -> list[str]:
+    return str(made).rstrip().split("\n\n")[-1].splitlines()
+
+
+def test_the_next_command_repeats_the_call() -> None:
+    asked = ("check", "my raw.jsonl", "--tokenizer", "$T", "--ignore", "CAP;rm", "--repair")
+    again = "eagle3-data check 'my raw.jsonl' --tokenizer '$T' --ignore 'CAP;rm' --repair"
+    bad = dataclasses.replace(report(ROWS), call=asked)
+    assert hint(bad)[1:] == [f"      {again} --quarantine DIR    puts the bad lines apart"]
+    apart = dataclasses.replace(bad, call=(*asked, "--quarantine", "q"))
+    assert hint(apart) == ["Next: eagle3-data rule CAP001    what it means and what to do"]
+    good = dataclasses.replace(
+        report([{}]), call=("check", "a", "--profile", "p", "--quarantine", "q")
+    )
+    assert hint(good) == [
+        "Next: eagle3-data check a --profile p --tokenizer DIR    proves the token stream"
+    ]
+    assert "call" not in bad.to_dict()
+
+
+def test_a_hint_is_inert() -> None:
+    (_, line) = hint(dataclasses.replace(report(ROWS), call=("check", "a\x1b[2J\n::error ::b")))
+    assert line == (
+        "      eagle3-data check 'a\\x1b[2J\\n::error \\x3a:b' --quarantine DIR"
+        "    puts the bad lines apart"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "second"),
+    [
+        ("SHD005", "again    writes missing and damaged shards anew"),
+        ("CNV001", "with --quarantine DIR    puts the bad lines apart"),
+    ],
+)
+def test_the_next_step_is_that_of_the_command(code: str, second: str) -> None:
+    made = report(
+        [{"finish_reason": "length"}],
+        (dataclasses.replace(CUT, code=code, severity=Severity.ERROR),),
+    )
+    assert hint(made) == [
+        f"Next: eagle3-data rule {code}    what it means and what to do",
+        f"      the same eagle3-data convert call {second}",
+    ]
+
+
+def diagnosed(*codes: str) -> Report:
+    made = report(ROWS)
+    said = [Diagnosis(f"cause-{code}", "so it is", (), "Do it.", (code,), 2, 0.4) for code in codes]
+    return dataclasses.replace(made, diagnoses=tuple(said))
+
+
+def test_a_diagnosis_of_warnings_is_called_one() -> None:
+    text = str(diagnosed("CAP001", "GEN001"))
+    assert "1. cause-CAP001: so it is\n   2 records (40 %); explains CAP001\n" in text
+    assert (
+        "2. cause-GEN001 (warning): so it is\n"
+        "   2 records (40 %), kept unless they have an error too; explains GEN001\n"
+    ) in text
+    page = html.unescape(render(diagnosed("CAP001", "GEN001"), "markdown").decode())
+    assert "### cause-CAP001: so it is\n\n2 records (40 %); explains CAP001\n" in page
+    assert (
+        "### cause-GEN001 (warning): so it is\n\n"
+        "2 records (40 %), kept unless they have an error too; explains GEN001\n"
+    ) in page
+
+
+def test_github_annotates_a_diagnosis_of_warnings_as_warning() -> None:
+    lines = render(diagnosed("CAP001", "GEN001"), "github").decode().splitlines()
+    assert lines[0].startswith("::error title=eagle3-data%3A cause-CAP001::")
+    assert lines[1].startswith("::warning title=eagle3-data%3A cause-GEN001::")
+    assert (
+        "::error"
+        not in render(
+            dataclasses.replace(
+                report([{"finish_reason": "length"}]), diagnoses=diagnosed("GEN001").diagnoses
+            ),
+            "github",
+        ).decode()
+    )

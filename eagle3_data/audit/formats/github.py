@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 
 from eagle3_data.audit.formats.text import amount, count_of
 from eagle3_data.audit.inert import inert
+from eagle3_data.audit.rules.registry import Severity
 
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report
 
+LEVELS = {Severity.ERROR: "error", Severity.WARN: "warning"}
+
 
 def report_github(report: Report) -> str:
-    """`::error …` lines, diagnoses first; "" when there is nothing to say."""
+    """`::error …` and `::warning …` lines, diagnoses first; "" when there is nothing to say."""
     lines = [
         _command(
-            "error",
+            LEVELS[report.level(diagnosis)],
             {"title": f"eagle3-data: {diagnosis.name}"},
             f"{diagnosis.title} ({count_of(diagnosis.records, 'record')})."
             f" Next: {diagnosis.next_step}",
@@ -39,7 +42,7 @@ def report_github(report: Report) -> str:
         stake = f", {row['tokens']:,} tokens at stake" if row["tokens"] else ""
         lines.append(
             _command(
-                "error" if row["severity"] == "error" else "warning",
+                LEVELS[Severity(row["severity"])],
                 where,
                 f"{amount(row)}{stake}; first at {report.place(row['file_no'], row['line'])}",
             )

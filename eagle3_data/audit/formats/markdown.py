@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from eagle3_data.audit.formats.text import count_of, share
+from eagle3_data.audit.formats.text import count_of, headline, reach, share
 from eagle3_data.audit.inert import inert_markdown, inert_prose
 from eagle3_data.audit.report import GRADE_TITLES
 
@@ -39,9 +39,8 @@ def _blocks(report: Report) -> Iterator[list[str]]:
         ],
     )
     for diagnosis in report.diagnoses:
-        yield [f"### {_prose(diagnosis.name)}: {_prose(diagnosis.title)}"]
-        codes = f"; explains {', '.join(diagnosis.codes)}" if diagnosis.codes else ""
-        yield [f"{count_of(diagnosis.records, 'record')} ({share(diagnosis.share)}){codes}"]
+        yield [f"### {_prose(headline(report, diagnosis))}"]
+        yield [reach(report, diagnosis)]
         yield [f"- {_prose(fact)}" for fact in diagnosis.evidence] or ["- no further evidence"]
         yield [f"**Next:** {_prose(diagnosis.next_step)}"]
     for fault in report.faults:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 from eagle3_data.audit.inert import inert
 from eagle3_data.audit.report import GRADE_TITLES
+from eagle3_data.audit.rules.registry import Severity
 
 if TYPE_CHECKING:
     from eagle3_data.audit.diagnose import Diagnosis
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 WIDTH = 96
 INPUTS_SHOWN = 5
 RULES_SHOWN = 14
+QUARANTINE = "--quarantine"
 
 
 class Paint(Protocol):
@@ -64,7 +66,7 @@ def report_text(
     blocks = [
         [*_verdict(report, colour), *_inputs(report, colour)],
         *([_faults(report, colour)] if report.faults else []),
-        *(_diagnosis(n, d, colour) for n, d in enumerate(report.diagnoses, 1)),
+        *(_diagnosis(report, n, d, colour) for n, d in enumerate(report.diagnoses, 1)),
         list(_grades(report, colour)),
         list(_notes(report, colour)),
         list(_rules(report, colour)),
@@ -105,6 +107,20 @@ def amount(row: dict[str, Any]) -> str:
 def count_of(count: int, noun: str) -> str:
     """`1 line`, `2,000 lines`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def headline(report: Report, diagnosis: Diagnosis) -> str:
+    """Name and title of a diagnosis; a warning is called one, because nobody has to act upon it."""
+    level = " (warning)" if report.level(diagnosis) is Severity.WARN else ""
+    return f"{diagnosis.name}{level}: {diagnosis.title}"
+
+
+def reach(report: Report, diagnosis: Diagnosis) -> str:
+    """How many records it explains, what becomes of them, and which rules follow from it."""
+    said = f"{count_of(diagnosis.records, 'record')} ({share(diagnosis.share)})"
+    if report.level(diagnosis) is Severity.WARN:
+        said += ", kept unless they have an error too"
+    return said + (f"; explains {', '.join(diagnosis.codes)}" if diagnosis.codes else "")
 
 
 def _verdict(report: Report, colour: Paint) -> Iterator[str]:
@@ -160,13 +176,10 @@ def _faults(report: Report, colour: Paint) -> list[str]:
     return [*lines, "  This is a fault of eagle3-data or of your own rule: please report it."]
 
 
-def _diagnosis(number: int, diagnosis: Diagnosis, colour: Paint) -> list[str]:
-    head = f"{number}. {diagnosis.name}: {diagnosis.title}"
+def _diagnosis(report: Report, number: int, diagnosis: Diagnosis, colour: Paint) -> list[str]:
+    head = f"{number}. {headline(report, diagnosis)}"
     lines = [colour.strong(line) for line in _wrap(head, "", "   ")]
-    lines.append(
-        f"   {count_of(diagnosis.records, 'record')} ({share(diagnosis.share)})"
-        + (f"; explains {', '.join(diagnosis.codes)}" if diagnosis.codes else "")
-    )
+    lines.append(f"   {reach(report, diagnosis)}")
     for fact in diagnosis.evidence:
         lines += _wrap(fact, "   - ", "     ")
     return lines + _wrap(diagnosis.next_step, "   Next: ", "         ")
@@ -256,20 +269,47 @@ def _where(report: Report, finding: dict[str, Any]) -> Iterator[str]:
 
 
 def _next(report: Report, colour: Paint) -> Iterator[str]:
-    paths = [facts.path for facts in report.inputs]
-    files = " ".join(shlex.quote(inert(path)) for path in paths) if len(paths) <= 2 else "FILES"
     worst = report.rules.row(0, named=True) if report.rules.height else None
     if worst is not None:
         yield (
             colour.strong("Next: ")
             + f"eagle3-data rule {worst['code']}    what it means and what to do"
         )
-        if report.ledger.quarantined + report.ledger.unreadable:
-            yield f"      eagle3-data check {files} --quarantine DIR    puts the bad lines apart"
+        second = _after_the_rule(report)
+        if second:
+            yield "      " + second
     elif report.tokenizer is None and report.ledger.lines:
         yield colour.strong("Next: ") + (
-            f"eagle3-data check {files} --tokenizer DIR    proves the token stream"
+            f"{_again(report)} --tokenizer DIR    proves the token stream"
         )
+
+
+def _after_the_rule(report: Report) -> str:
+    """The step behind the rule page: which one depends on the command, told by its rules."""
+    families = {rule.family for rule in report.rules_run}
+    if "SHD" in families:
+        mends = "the same eagle3-data convert call again    writes missing and damaged shards anew"
+        return mends if report.errors else ""
+    if not report.ledger.quarantined + report.ledger.unreadable or QUARANTINE in report.call:
+        return ""
+    if "CNV" in families and not report.call:
+        return (
+            f"the same eagle3-data convert call with {QUARANTINE} DIR    puts the bad lines apart"
+        )
+    return f"{_again(report)} {QUARANTINE} DIR    puts the bad lines apart"
+
+
+def _again(report: Report) -> str:
+    """The command once more, as far as it decides what is found: with less it would find another
+    split than the one above it.
+    """
+    call: Sequence[str] = report.call
+    if not call:
+        paths = [facts.path for facts in report.inputs]
+        call = ("check", *(paths if len(paths) <= 2 else ["FILES"]))
+    if QUARANTINE in call:  # comes last, and its folder is full now
+        call = call[: call.index(QUARANTINE)]
+    return " ".join(["eagle3-data", *(shlex.quote(inert(word)) for word in call)])
 
 
 def _number(value: int | None) -> str:
