@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ import typer
 from eagle3_data.cli import console, options
 from eagle3_data.cli.choices import gathered, interruptible
 from eagle3_data.cli.faults import UsageFault
-from eagle3_data.cli.reports import deliver, exit_code, shape
+from eagle3_data.cli.reports import call, deliver, exit_code, shape
 
 if TYPE_CHECKING:
     from eagle3_data.audit.report import Report
@@ -92,6 +93,7 @@ def convert(
     """
     from eagle3_data import convert as station
     from eagle3_data.audit.formats import FORMATS
+    from eagle3_data.cli.check import refuse_shards
     from eagle3_data.cli.config import Settings, located, read
     from eagle3_data.cli.outputs import parse
     from eagle3_data.records.sources import expand
@@ -115,6 +117,7 @@ def convert(
         "on_too_long": on_too_long.value,
         "split": str(Splits.parse(split)),
     }
+    refuse_shards(files)
     sources = expand(files)
     outputs = parse(output or [], FORMATS, overwrite=overwrite, inputs=[s.real for s in sources])
     for one in outputs:
@@ -137,6 +140,8 @@ def convert(
             cancel=cancel,
         )
     shown = show if show is not None else fixed.show or 0
+    if quarantine is not None:  # then the next step is not to give one
+        report = replace(report, call=call("convert", files, out=out, quarantine=quarantine))
     deliver(
         report, wanted, outputs, show=shown, statistics=statistics, overwrite=overwrite, quiet=quiet
     )

@@ -83,6 +83,18 @@ def test_convert_is_asked_for_its_own_quarantine() -> None:
     assert json.loads(Path("q/report.json").read_bytes())["ledger"] == ledger(*asked)
 
 
+def test_convert_with_a_quarantine_is_not_asked_for_one() -> None:
+    asked = ("convert", "my raw.jsonl", "-o", "s", "--tokenizer", TOKENIZER)
+    shown = run(*asked, "--quarantine", "apart", code=1).stdout
+    assert "Next: eagle3-data rule " in shown and "puts the bad lines apart" not in shown
+
+
+def test_shards_are_not_converted() -> None:
+    run("convert", "my raw.jsonl", "-o", "s", "--tokenizer", TOKENIZER, code=1)
+    told = run("convert", "s", "-o", "again", "--tokenizer", TOKENIZER, code=2).stderr
+    assert "s: these are shards, not captured responses: use `eagle3-data verify s`" in told
+
+
 @pytest.mark.parametrize("damaged", [True, False])
 def test_verify_sends_to_convert_which_mends(damaged: bool) -> None:
     asked = ("convert", "my raw.jsonl", "-o", "s", "--tokenizer", TOKENIZER)
