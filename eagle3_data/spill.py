@@ -22,6 +22,7 @@ import polars as pl
 
 from eagle3_data.shards.admission import Admission
 from eagle3_data.shards.length import cut_tails
+from eagle3_data.shards.manifest import SPILL
 from eagle3_data.shards.splits import Splits, with_splits
 from eagle3_data.tokens.samples import SpanKind
 from eagle3_data.writing import OutputError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from eagle3_data.audit.judge import Judged
     from eagle3_data.pipeline import Stations
 
-FOLDER = ".spill"
+FOLDER = SPILL
 """Inside the directory of the shards: its disk is the one that must hold them, and its lock says
 that whoever left a spill there is dead.
 """

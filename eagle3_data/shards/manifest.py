@@ -20,6 +20,8 @@ from eagle3_data.shards.schema import SCHEMA_VERSION, ShardError, ShardFacts, fo
 
 MANIFEST = "manifest.json"
 JOURNAL = "shards.journal.jsonl"
+SPILL = ".spill"
+"""The folder where samples wait for their verdicts while a conversion runs."""
 KIND = "shards"
 
 

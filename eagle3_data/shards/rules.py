@@ -275,7 +275,7 @@ LEFTOVERS = _shd(
     23,
     "leftovers",
     """\
-The journal or a temporary file of a run lies beside a finished result.
+The journal, a temporary file or the waiting samples of a run lie beside a finished result.
 
 Why it matters: a run was stopped between its last steps, or another one is writing now.
 What to do: run the same `convert` command again; it tidies up.""",
@@ -292,6 +292,6 @@ that it lists.
 Why it matters: nothing vouches for it; a reader that takes the whole directory may read it.
 What to do: move it away.
 Not flagged: a link in the place of a listed file, as the Hub and DVC lay files out; what it leads
-to is checked like the file.""",
+to is checked like the file. Entries whose names begin with a dot: readers do not see them.""",
     severity=Severity.WARN,
 )

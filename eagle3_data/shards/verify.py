@@ -22,7 +22,14 @@ import pyarrow.parquet as pq
 from eagle3_data.shards import rules
 from eagle3_data.shards.invariants import broken_rows, unmade_ids
 from eagle3_data.shards.journal import SHARDS, digest
-from eagle3_data.shards.manifest import JOURNAL, MANIFEST, Manifest, Shard, load_manifest
+from eagle3_data.shards.manifest import (
+    JOURNAL,
+    MANIFEST,
+    SPILL,
+    Manifest,
+    Shard,
+    load_manifest,
+)
 from eagle3_data.shards.schema import (
     ForeignVersion,
     ShardError,
@@ -133,8 +140,10 @@ class _Run:
             self._tell(rules.MANIFEST_CHANGED, at, "checksum or sums do not fit its content")
         listed = {MANIFEST, *(shard.name for shard in self.manifest.shards)}
         for entry in sorted(self.path.iterdir()):
-            if entry.name == JOURNAL or SHARDS.is_draft(entry.name):
+            if entry.name in (JOURNAL, SPILL) or SHARDS.is_draft(entry.name):
                 self._tell(rules.LEFTOVERS, at, entry.name)
+            elif entry.name.startswith("."):  # hidden from readers; the Hub and git keep theirs so
+                continue
             elif entry.is_dir() and not entry.is_symlink():
                 inside = list(_inside(entry))
                 told = f"{entry.name}, a folder, files in it: {len(inside)}"

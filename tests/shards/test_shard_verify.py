@@ -137,6 +137,14 @@ def test_a_foreign_file_is_no_error(tmp_path) -> None:
     assert verify(tmp_path).sound
 
 
+def test_hidden_entries_are_nobodys_but_the_spill_is_of_a_run(tmp_path) -> None:
+    found = file_fault(tmp_path, lambda: (tmp_path / ".gitattributes").write_text("r"))
+    assert found == []
+    (tmp_path / ".spill" / ("0" * 32)).mkdir(parents=True)
+    (tmp_path / ".spill" / ("0" * 32) / "000000-000000000001.arrow").write_bytes(b"")
+    assert verify(tmp_path).codes == ["SHD023"]
+
+
 @pytest.mark.parametrize("cut", [1, 100, -1])
 def test_a_truncated_shard(tmp_path, cut) -> None:
     def fault() -> None:
