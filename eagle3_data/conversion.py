@@ -76,9 +76,10 @@ def convert(
     """
     from eagle3_data.audit.judge import merge
     from eagle3_data.shards.admission import CONVERT_RULES, Admission, OnTooLong, cut_note, refusals
+    from eagle3_data.shards.manifest import SPILL
     from eagle3_data.shards.schema import ShardError
     from eagle3_data.shards.splits import Splits
-    from eagle3_data.spill import FOLDER, Conversion, Spill
+    from eagle3_data.spill import Conversion, Spill
     from eagle3_data.tokens.samples import Grade
 
     if min_grade not in [grade.value for grade in Grade]:
@@ -106,7 +107,7 @@ def convert(
     with _writer(
         run, into, chat_template, options, layout=layout, overwrite=overwrite, threads=threads
     ) as writer:
-        spill = Spill(into / FOLDER)
+        spill = Spill(into / SPILL)
         spill.open()
         try:
             road = Conversion(
@@ -145,8 +146,8 @@ def _writer(
 ) -> ShardWriter:
     """The writer of the run: its directory is taken, and what a former start finished is known."""
     from eagle3_data.shards.facts import facts_of
+    from eagle3_data.shards.manifest import SPILL
     from eagle3_data.shards.writer import ShardWriter
-    from eagle3_data.spill import FOLDER
 
     assert run.encoder is not None
     facts = facts_of(
@@ -164,7 +165,7 @@ def _writer(
         inputs=[{"path": source.path, "bytes": source.size} for source in run.sources],
         layout=layout,
         overwrite=overwrite,
-        beside=(FOLDER,),
+        beside=(SPILL,),
         threads=min(threads, SHARDS_AT_A_TIME),
     )
 

@@ -22,7 +22,6 @@ import polars as pl
 
 from eagle3_data.shards.admission import Admission
 from eagle3_data.shards.length import cut_tails
-from eagle3_data.shards.manifest import SPILL
 from eagle3_data.shards.splits import Splits, with_splits
 from eagle3_data.tokens.samples import SpanKind
 from eagle3_data.writing import OutputError
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
 
     from eagle3_data.audit.judge import Judged
     from eagle3_data.pipeline import Stations
-
-FOLDER = SPILL
-"""Inside the directory of the shards: its disk is the one that must hold them, and its lock says
-that whoever left a spill there is dead.
-"""
 
 HELD_BYTES = 256 << 20
 """Rows kept in memory before the disk is used: 10,000 samples of 12 KB text. Without, the way to

@@ -24,7 +24,7 @@ from typing import Any
 from eagle3_data import pipeline, spill
 from eagle3_data.conversion import convert
 from eagle3_data.shards.cuts import Layout
-from eagle3_data.shards.manifest import JOURNAL, MANIFEST
+from eagle3_data.shards.manifest import JOURNAL, MANIFEST, SPILL
 from eagle3_data.tokens.tokenizer import open_tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -117,7 +117,7 @@ def main(directory: Path, count: int, seed: int) -> int:
             if (where / MANIFEST).exists() and contents(where) != whole:
                 extra = set(contents(where)) - set(whole)
                 # a second life works beside the result of the first one until it has its own
-                assert extra <= {JOURNAL, spill.FOLDER}, f"{where}: half a result taken for whole"
+                assert extra <= {JOURNAL, SPILL}, f"{where}: half a result taken for whole"
         before = (
             {p.name: p.stat().st_ino for p in where.glob("*.parquet")} if where.exists() else {}
         )

@@ -228,11 +228,8 @@ def _is_responses(value: Json) -> bool:
         return False
     if value.get("object") == "response":
         return True
-    kinds = (
-        "message",
-        "reasoning",
-        "function_call",
-    )  # a set asks for the hash of what may be a list
+    # a tuple: a set asks for the hash of what may be a list
+    kinds = ("message", "reasoning", "function_call")
     return any(mapping(item).get("type") in kinds for item in output)
 
 

@@ -21,7 +21,9 @@ from eagle3_data.shards.schema import SCHEMA_VERSION, ShardError, ShardFacts, fo
 MANIFEST = "manifest.json"
 JOURNAL = "shards.journal.jsonl"
 SPILL = ".spill"
-"""The folder where samples wait for their verdicts while a conversion runs."""
+"""The folder where samples wait for their verdicts while a conversion runs. In the directory of the
+shards: its disk is the one that must hold them, and its lock says that whoever left one is dead.
+"""
 KIND = "shards"
 
 

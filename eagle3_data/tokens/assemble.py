@@ -8,7 +8,7 @@ than their proof, and that a record which can not be assembled costs a null row 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ class Assembler:
         chat_template: str | None = None,
         want_ids: bool = True,
     ) -> None:
-        self._made = (profile, tokenizer, chat_template, want_ids)
+        self._again = partial(Assembler, chat_template=chat_template, want_ids=want_ids)
         self._profile, self._tokenizer = profile, tokenizer
         self._markers = resolve(profile, tokenizer)
         self._grammar = grammar(profile, self._markers)
@@ -71,11 +71,9 @@ class Assembler:
             ) from fault
         self._samples = Samples(self._grammar, tokenizer, want_ids=want_ids)
 
-    def __reduce__(
-        self,
-    ) -> tuple[Callable[..., Assembler], tuple[Profile, Tokenizer, str | None, bool]]:
+    def __reduce__(self) -> tuple[partial[Assembler], tuple[Profile, Tokenizer]]:
         """Travels to another process as what it was made of."""
-        return _made, self._made
+        return self._again, (self._profile, self._tokenizer)
 
     def assemble(self, records: pl.DataFrame) -> pl.DataFrame:
         """The sample columns of `records`: same height, same order."""
@@ -134,9 +132,3 @@ class Assembler:
         """
         stream = decision.stream or ()
         return answer is not None and not answer.reasoning and self._markers.close not in stream
-
-
-def _made(
-    profile: Profile, tokenizer: Tokenizer, chat_template: str | None, want_ids: bool
-) -> Assembler:
-    return Assembler(profile, tokenizer, chat_template=chat_template, want_ids=want_ids)
