@@ -74,6 +74,14 @@ def test_the_tree_of_the_readme_is_the_tree() -> None:
     assert made in README, "renew it: python scripts/renew"
 
 
+def test_the_page_of_thresholds_is_made_of_the_code() -> None:
+    renew = [sys.executable, ROOT / "scripts" / "renew", "--thresholds"]
+    made = subprocess.run(renew, capture_output=True, text=True, check=True).stdout
+    page = (ROOT / "docs" / "thresholds.md").read_text(encoding="utf-8")
+    assert made == page, "renew it: python scripts/renew"
+    assert "| `cut_share` | 0.1 | share | Share of answers cut by length that makes" in page
+
+
 def test_the_readme_shows_what_the_check_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     result = CliRunner().invoke(

@@ -56,6 +56,7 @@ _LIGHT_NAMES = [
     "completion_tokens",
     "prompt_len",
     "supervised_tokens",
+    "content_span_tokens",
     "reasoning_state",
     "reasoning_key",
     "reasoning_keys",

@@ -65,7 +65,7 @@ class Condition:
         return column.is_in(self.value) if hasattr(column, "is_in") else column.isin(self.value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Shards:
     """An opened directory; see `open_shards`. `where` narrows it, nothing is read before it is
     asked for.
@@ -74,6 +74,14 @@ class Shards:
     directory: Path
     manifest: Manifest
     conditions: tuple[Condition, ...] = ()
+
+    def __repr__(self) -> str:
+        held, count = self.manifest, len(self.manifest.shards)
+        columns = ", ".join(condition.column for condition in self.conditions)
+        return (
+            f"<Shards {str(self.directory)!r}: {held.rows:,} samples, {held.tokens:,} tokens,"
+            f" {count} file{'s' * (count != 1)}{columns and f'; narrowed by {columns}'}>"
+        )
 
     @property
     def files(self) -> list[Path]:

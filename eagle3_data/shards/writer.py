@@ -97,7 +97,14 @@ class ShardWriter:
     @property
     def notes(self) -> Sequence[str]:
         """What the user must be told about the directory as it was found."""
-        return tuple(self._journal.notes)
+        if self.complete:
+            found = ["complete already, made by the same run: compared, nothing is written"]
+        elif self._finished:
+            count = len(self._finished)
+            found = [f"{count} finished shard{'s' * (count > 1)} of an earlier start: not redone"]
+        else:
+            found = []
+        return (*self._journal.notes, *(f"{self.directory}: {text}" for text in found))
 
     def skip_finished(self) -> None:
         """Say that the next row written is the one behind `resume_at`."""

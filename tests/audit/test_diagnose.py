@@ -211,6 +211,39 @@ def test_token_budget() -> None:
     )
 
 
+ENDED = Rule(
+    "CAP009", "ended-in-thought", Severity.ERROR, "", lambda r: r.content_chars == 0, "No answer."
+)
+BARE = {"content_chars": 0, "reasoning_state": "text", "grade": "A", "content_span_tokens": 0}
+
+
+def test_captured_ids_tell_why_there_is_no_answer() -> None:
+    (found,) = told([BARE] * 3 + [{}] * 7, ENDED)
+    assert (found.name, found.codes, found.records) == ("turn-ended-in-thought", ("CAP009",), 3)
+    assert found.evidence == (
+        "3 of 10 records stopped by themselves with a thought and no answer",
+        "their captured ids hold none either: nothing was lost on the way",
+    )
+    (found,) = told([{**BARE, "content_span_tokens": 5}] * 3 + [{}] * 7, ENDED)
+    assert (found.name, found.codes, found.records) == ("answer-in-reasoning", ("CAP009",), 3)
+    assert found.evidence[0] == (
+        "3 of 10 records have a thought and no answer, but their ids hold an answer behind the"
+        " closing marker"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"content_span_tokens": 4},  # line ends behind the closing marker
+        {"content_span_tokens": None, "grade": None},  # no tokenizer
+        {"grade": "B"},  # rebuilt from the text
+    ],
+)
+def test_without_proof_nothing_is_told_of_a_missing_answer(other: dict[str, object]) -> None:
+    assert told([{**BARE, **other}] * 3 + [{}] * 7, ENDED) == []
+
+
 def test_key_renamed_once() -> None:
     old = {"reasoning_key": "reasoning_content", "server_version": "0.15.1"}
     new = {"server_version": "0.16.0"}
@@ -290,7 +323,9 @@ def test_the_origin_on_a_real_capture(tmp_path: Path) -> None:
 
 def test_the_real_capture_as_it_is_has_no_capture_fault() -> None:
     names = {diagnosis.name for diagnosis in check(CAPTURE).diagnoses}
-    assert names <= {"token-budget"}
+    assert names <= {"token-budget"}  # without a tokenizer nothing is known of the ids
+    graded = [one.name for one in check(CAPTURE, tokenizer=TOKENIZER).diagnoses]
+    assert graded == ["turn-ended-in-thought", "token-budget"]
 
 
 CLEAN = Path(__file__).parents[2] / "fixtures" / "captures" / "clean_smollm2-think.jsonl"

@@ -196,6 +196,7 @@ def test_token_counts_are_exact_and_only_written_when_asked(tmp_path) -> None:
 def test_filters_of_the_shards_hold(tmp_path) -> None:
     write(tmp_path / "shards", table([row(0), row(1, grade="D"), row(2, split="val")]))
     narrowed = open_shards(tmp_path / "shards").where(min_grade="B", split="train")
+    assert repr(narrowed).endswith("; narrowed by grade, split>")
     made = export(narrowed, "specforge", tmp_path / "out")
     assert (made.samples, made.grades) == (1, {"A": 1})
     assert "- filter: split is train" in (tmp_path / "out" / NOTE).read_text()

@@ -154,6 +154,8 @@ def test_a_complete_directory_is_left_as_it_is_by_the_same_run(tmp_path) -> None
     nodes = [path.stat().st_ino for path in sorted(tmp_path.iterdir())]
     with ShardWriter(tmp_path, FACTS, layout=SMALL) as writer:
         assert writer.complete
+        said = "complete already, made by the same run: compared, nothing is written"
+        assert writer.notes == (f"{tmp_path}: {said}",)
         writer.write(rows)
         writer.finish({"lines": 60})
     assert contents(tmp_path) == before
@@ -180,6 +182,7 @@ def test_a_damaged_shard_is_written_again_and_said(tmp_path) -> None:
         assert not writer.complete
         assert writer.notes == (
             "part-00001.parquet is missing or changed: written again, and all after it",
+            f"{tmp_path}: 1 finished shard of an earlier start: not redone",
         )
         assert MANIFEST not in contents(tmp_path)
         writer.write(rows)

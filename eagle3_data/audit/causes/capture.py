@@ -8,7 +8,9 @@ import polars as pl
 
 from eagle3_data.audit.causes.case import NEARLY_ALL, Case, Found, median, several
 from eagle3_data.audit.causes.coupling import (
+    CLOSED_IN_THOUGHT,
     CLOSING_MARKER_ONLY,
+    ENDED_IN_THOUGHT,
     FOREIGN_MARKERS,
     KEY_RENAMED,
     NOTHING_SAID,
@@ -30,6 +32,30 @@ LOST_SHARE = 0.1
 to 4 tokens).
 """
 LOST_TOKENS = 8
+BLANK_TOKENS = 4
+"""Tokens behind a closing marker that may be line ends and no answer."""
+
+
+def answer_in_thought(case: Case) -> Found | None:
+    """The captured ids close the thought and answer, but the text of both is in the reasoning."""
+    rows = case.records.filter(
+        case.fired(ENDED_IN_THOUGHT) & (pl.col("content_span_tokens") > BLANK_TOKENS)
+    )
+    if not case.many(rows):
+        return None
+    return case.found(
+        "answer-in-reasoning",
+        "the answer was stored in the reasoning field, behind the thought",
+        [
+            f"{rows.height:,} of {case.total:,} records have a thought and no answer, but their ids"
+            " hold an answer behind the closing marker",
+            *case.where(rows),
+        ],
+        "Serve with a reasoning parser that fits this model, or mend the client that joins the two,"
+        " and capture these records again.",
+        rows,
+        rules=ENDED_IN_THOUGHT + CLOSED_IN_THOUGHT,
+    )
 
 
 def lost_thought(case: Case) -> Found | None:

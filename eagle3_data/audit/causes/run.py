@@ -5,9 +5,16 @@ from __future__ import annotations
 import polars as pl
 
 from eagle3_data.audit.causes.case import ENOUGH, NEARLY_ALL, Case, Found, several
-from eagle3_data.audit.causes.coupling import CUT, MIXED_MODELS, TIMEOUT, WRITTEN_AGAIN
+from eagle3_data.audit.causes.coupling import (
+    CUT,
+    ENDED_IN_THOUGHT,
+    MIXED_MODELS,
+    TIMEOUT,
+    WRITTEN_AGAIN,
+)
 from eagle3_data.audit.inert import inert
 from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED
+from eagle3_data.tokens.samples import Grade
 
 CUT_SHARE = 0.01
 BLOCK = 5
@@ -42,6 +49,32 @@ def token_budget(case: Case) -> Found | None:
         rows,
         families=("CAP", "GEN"),
         rules=CUT,
+    )
+
+
+def ended_in_thought(case: Case) -> Found | None:
+    """The model sampled its end of turn inside the thought. Captured ids prove it; from text alone
+    an answer that a parser left in the reasoning field looks the same, and nothing is told.
+    """
+    rows = case.records.filter(
+        case.fired(ENDED_IN_THOUGHT)
+        & (pl.col("grade").cast(pl.String) == Grade.A.value)
+        & (pl.col("content_span_tokens") == 0)
+    )
+    if not case.many(rows):
+        return None
+    return case.found(
+        "turn-ended-in-thought",
+        "the model ended its turn inside the thought: these records have no answer",
+        [
+            f"{rows.height:,} of {case.total:,} records stopped by themselves with a thought and no"
+            " answer",
+            "their captured ids hold none either: nothing was lost on the way",
+        ],
+        "Look at the template and the sampling settings, if this is not how the model is. The ids"
+        " are its own: `--ignore CAP009` keeps them.",
+        rows,
+        rules=ENDED_IN_THOUGHT,
     )
 
 
