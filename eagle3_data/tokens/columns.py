@@ -56,15 +56,10 @@ def span_column(name: str, table: NDArray[np.int32], offsets: NDArray[np.int64])
 
 def changes(ragged: Ragged) -> NDArray[np.int64]:
     """How often an id differs from the one before it, a sequence at a time, int64 [n]; 0 = one id
-    over and over. Counted in one flat pass: distinct ids would cost a sort, 11 microseconds a
-    record of 2,700 tokens.
+    over and over. Equal neighbours are rare, so they are what is counted: a fifth of the time of
+    adding up all places, and distinct ids would cost a sort.
     """
-    ids = ragged.ids
-    differs = np.zeros(len(ids) + 1, dtype=np.bool_)
-    np.not_equal(ids[1:], ids[:-1], out=differs[1:-1])
-    starts, filled = ragged.offsets[:-1], ragged.lengths > 0
-    differs[starts[filled]] = False
-    out = np.zeros(len(ragged), dtype=np.int64)
-    if filled.any():
-        out[filled] = np.add.reduceat(differs[:-1], starts[filled], dtype=np.int64)
-    return out
+    same = np.flatnonzero(ragged.ids[1:] == ragged.ids[:-1]) + 1
+    row = np.searchsorted(ragged.offsets, same, side="right") - 1
+    row = row[same != ragged.offsets[row]]  # the first of its sequence has none before it
+    return np.maximum(ragged.lengths - 1, 0) - np.bincount(row, minlength=len(ragged))
