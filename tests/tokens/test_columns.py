@@ -1,5 +1,7 @@
 """Figures read off a whole batch of id sequences: against the plain loop."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,5 +24,5 @@ def test_changes_of_written_out_sequences() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=8))
 def test_changes_are_those_of_a_loop(rows: list[list[int]]) -> None:
-    expected = [sum(a != b for a, b in zip(row, row[1:], strict=False)) for row in rows]
+    expected = [sum(a != b for a, b in pairwise(row)) for row in rows]
     assert changes(ragged(rows)).tolist() == expected
