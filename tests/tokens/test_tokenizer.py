@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from eagle3_data.tokens import fast
-from eagle3_data.tokens.json_file import JsonTokenizer, is_control, open_json
+from eagle3_data.tokens.json_file import TABLE_FROM, JsonTokenizer, is_control, open_json
 from eagle3_data.tokens.model_files import find
 from eagle3_data.tokens.ragged import Ragged
 from eagle3_data.tokens.tokenizer import Tokenizer, faster, open_tokenizer, worth_faster
@@ -261,7 +262,11 @@ def test_decoding_is_the_library_s(
     known = np.flatnonzero(opened().known).tolist()
     ids = data.draw(st.lists(st.sampled_from(known) | st.sampled_from(known[-60:]), max_size=30))
     library = opened().marked.decode(ids, skip_special_tokens=False)
-    assert opened().decode([ids]) == [library]
+    few, many = replace(opened(), decoded=[0]), replace(opened(), decoded=[TABLE_FROM])
+    many.__dict__["spellings"] = opened().spellings  # made once for all examples
+    many.__dict__["known"] = opened().known
+    assert few.decode([ids]) == many.decode([ids]) == [library]
+    assert "spellings" not in few.__dict__
 
 
 def test_every_token_is_spelled_as_the_library_spells_it() -> None:
@@ -269,7 +274,10 @@ def test_every_token_is_spelled_as_the_library_spells_it() -> None:
         known = np.flatnonzero(tokenizer.known).tolist()
         assert tokenizer.spellings is not None
         library = tokenizer.marked.decode_batch([[i] for i in known], skip_special_tokens=False)
+        tokenizer.decoded[0] = TABLE_FROM
         assert tokenizer.decode([[i] for i in known]) == library
+        few = replace(tokenizer, decoded=[0])
+        assert few.decode([[i] for i in known[: TABLE_FROM - 1]]) == library[: TABLE_FROM - 1]
 
 
 def test_a_decoder_that_is_not_byte_level_is_the_library_s(tmp_path: Path) -> None:
