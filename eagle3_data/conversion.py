@@ -80,6 +80,7 @@ def convert(
     from eagle3_data.shards.schema import ShardError
     from eagle3_data.shards.splits import Splits
     from eagle3_data.spill import Conversion, Spill
+    from eagle3_data.tokens.markers import MarkerMismatch
     from eagle3_data.tokens.samples import Grade
 
     if min_grade not in [grade.value for grade in Grade]:
@@ -93,6 +94,12 @@ def convert(
         ignore=ignore, error=error, warn=warn, holdout=holdout, turns=turns, repair=repair,
         thresholds=thresholds, progress=progress, cancel=cancel, samples=True,
     )  # fmt: skip
+    if run.chosen.misfit:  # what is a note of an audit would be wrong ids in every sample
+        raise MarkerMismatch(
+            f"{run.chosen.why}. If the tokenizer is the right one and the name says too much, pass"
+            " --profile generic"
+        )
+    unread = plan.unread_holdout(run.stations.holdout, run.rules)
     options = {
         "min_grade": min_grade,
         "max_length": max_length,
@@ -100,7 +107,7 @@ def convert(
         "split": str(splits),
         "turns": turns,
         "repair": repair,
-        "holdout": [_digest(Path(path)) for path in holdout],
+        "holdout": [] if unread else [_digest(Path(path)) for path in holdout],
     }
     threads = workers or processors()
     into = Path(directory)
@@ -131,7 +138,8 @@ def convert(
                 return replace(report, partial=True), None
         finally:
             spill.clear()
-        return report, writer.finish(_ledger(outcome, splits))
+        manifest = writer.finish(_ledger(outcome, splits))
+        return _told(report, manifest, into), manifest
 
 
 def _writer(
@@ -180,6 +188,29 @@ def _write(writer: ShardWriter, spill: Spill, outcome: Outcome, cancel: Event | 
             return False
         writer.write(table)
     return True
+
+
+def _told(report: Report, manifest: Manifest, into: Path) -> Report:
+    """The report with what was written, and a word where one folder holds several splits."""
+    from eagle3_data.audit.report import Written
+
+    kept = report.records.filter(pl.col("verdict") == "keep")
+    written = Written(
+        str(into),
+        files=len(manifest.shards),
+        samples=manifest.rows,
+        tokens=manifest.tokens,
+        supervised_tokens=manifest.supervised_tokens,
+        grades=dict(kept["grade"].cast(pl.String).value_counts().sort("grade").iter_rows()),
+        splits=dict(kept["split"].value_counts().sort("split").iter_rows()),
+    )
+    notes = report.notes
+    if len(written.splits) > 1:
+        notes += (
+            f"{into} holds the splits {', '.join(written.splits)}: a trainer that reads the whole"
+            " folder trains on all of them; `eagle3-data export` with --split NAME writes one",
+        )
+    return replace(report, written=written, notes=notes)
 
 
 def _ledger(outcome: Outcome, splits: Splits) -> dict[str, Any]:

@@ -256,8 +256,9 @@ def begin(
         reading = Reading(sources, progress=progress, cancel=cancel)
         head, rest = [], reading.batches()
     return Run(
-        sources, rules, limits, chosen, encoder, stations, reading, parsing, head, rest, started
-    )
+        sources, rules, limits, chosen, encoder, stations, reading, parsing, head, rest, started,
+        plan.unread_holdout(held_out, rules),
+    )  # fmt: skip
 
 
 PROCESSES_FROM_BYTES = 256 << 20

@@ -23,6 +23,7 @@ from eagle3_data import __version__
 if TYPE_CHECKING:
     from eagle3_data.audit.holdout import Holdout
     from eagle3_data.audit.report import ProfileFacts, TokenizerFacts
+    from eagle3_data.audit.rules import Choice as Rules
     from eagle3_data.audit.thresholds import Thresholds
     from eagle3_data.profiles.choose import Choice
     from eagle3_data.profiles.profile import Profile
@@ -38,6 +39,9 @@ HEAD_BYTES = 64 << 20
 SAMPLE_RECORDS = 64
 """Records of the head whose texts prove the fast tokenizer: about 1 MB of a usual capture."""
 
+
+HOLDOUT = "SET014"
+"""The rule that looks for held-out prompts."""
 
 REQUEST = (
     "messages_json", "prompt_text", "system_text", "tools_json", "template_kwargs_json",
@@ -80,6 +84,16 @@ def holdout(paths: Sequence[str | Path], limits: Thresholds) -> Holdout | None:
     return Holdout.from_prompts(
         [text for path in paths for text in read_prompts(str(path))], limits
     )
+
+
+def unread_holdout(given: Holdout | None, rules: Rules) -> list[str]:
+    """One note when the rule that looks for the held-out prompts does not run."""
+    return [
+        f"held-out prompts were given and nothing looked for them: {rule.code} {rule.name} did not"
+        f" run ({rule.reason})"
+        for rule in rules.left
+        if given is not None and rule.code == HOLDOUT
+    ]
 
 
 def head(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -220,7 +234,8 @@ def fitting(choice: Choice, encoder: Tokenizer | None, option: str | Path | None
             raise
         why = f"{choice.why}, but {mismatch}"
         note = f"the profile {choice.profile.name} was chosen and does not fit the tokenizer"
-        return Choice(load(GENERIC), why, f"{note}: {GENERIC} is used ({mismatch})")
+        told = f"{note}: {GENERIC} is used ({mismatch})"
+        return Choice(load(GENERIC), why, told, misfit=choice.profile.name)
     return choice
 
 

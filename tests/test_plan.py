@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_data import check, plan
+from eagle3_data import check, convert, plan
 from eagle3_data.profiles.choose import choose
 from eagle3_data.tokens.markers import MarkerMismatch
 from eagle3_data.tokens.tokenizer import Tokenizer, open_tokenizer
@@ -80,3 +80,26 @@ def test_template_and_engines_are_told(tmp_path: Path) -> None:
     assert given.tokenizer.template_sha256 == sha256(other.read_bytes()).hexdigest()
     bare = check([CLEAN], workers=1)
     assert bare.tokenizer is None and "jinja2" not in bare.versions
+
+
+def test_a_conversion_refuses_what_an_audit_notes(tmp_path: Path) -> None:
+    data, out = renamed(tmp_path, "Qwen3-8B"), tmp_path / "shards"
+    with pytest.raises(MarkerMismatch, match="pass --profile generic") as told:
+        convert([data], out, tokenizer=SMOLLM)
+    assert str(told.value).startswith("the records name the model Qwen3-8B, but profile qwen3")
+    assert not out.exists()
+    _, manifest = convert([data], out, tokenizer=SMOLLM, profile="generic")
+    assert manifest is not None and manifest.rows == 39
+
+
+def test_held_out_prompts_that_no_rule_looks_for_are_told(tmp_path: Path) -> None:
+    held = tmp_path / "held.jsonl"
+    held.write_text(json.dumps({"prompt": "What is the capital of France?"}) + "\n")
+    note = "held-out prompts were given and nothing looked for them: SET014 holdout-prompt did not"
+    assert check([CLEAN], holdout=[held]).notes == ()
+    told = check([CLEAN], holdout=[held], ignore=["SET"])
+    assert told.notes == (f"{note} run (ignored)",)
+    assert check([CLEAN], holdout=[held], select=["CAP"]).notes == (f"{note} run (not selected)",)
+    assert check([CLEAN], ignore=["SET"]).notes == ()
+    _, manifest = convert([CLEAN], tmp_path / "s", tokenizer=SMOLLM, holdout=[held], ignore=["SET"])
+    assert manifest is not None and manifest.identity.options["holdout"] == []

@@ -99,6 +99,21 @@ class RuleNotRun:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The shards that a conversion wrote: what will be trained on, while the rest of a report is
+    about what was read. `grades`, `splits`: name → samples.
+    """
+
+    directory: str
+    files: int
+    samples: int
+    tokens: int
+    supervised_tokens: int
+    grades: Mapping[str, int]
+    splits: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Report:
     """Everything one run found. `findings`: FINDINGS_SCHEMA; `records`: the light records, with
@@ -106,7 +121,8 @@ class Report:
 
     `grades`: GRADE_TABLE, `rules`: RULE_TABLE, both complete, in the order in which they are shown.
     `call`: the words after `eagle3-data` that made the report, those that decide what is found; the
-    next command repeats them. () when no command did.
+    next command repeats them. () when no command did. `written`: only of a conversion that is
+    complete.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -126,6 +142,7 @@ class Report:
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
     call: tuple[str, ...] = ()
+    written: Written | None = None
 
     @property
     def exit_code(self) -> int:
@@ -184,6 +201,7 @@ class Report:
             "notes": list(self.notes),
             "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
             "grades": self.grades.to_dicts(),
+            **({"shards": asdict(self.written)} if self.written else {}),
             "rules": [
                 {"file": self._path(row.pop("file_no")), **row} for row in self.rules.to_dicts()
             ],

@@ -149,27 +149,17 @@ def convert(
         broken = ", ".join(fault.code for fault in report.faults)
         why = "the run was interrupted" if report.partial else f"a rule broke: --ignore {broken}"
         console.note(f"{out}: not finished, because {why}; the same command goes on")
-    elif not quiet:
-        count = len(manifest.shards)
-        console.note(
-            f"{out}: {manifest.rows} samples of {manifest.ledger['kept']} lines, {manifest.tokens}"
-            f" tokens, {manifest.supervised_tokens} supervised, in {count}"
-            f" shard{'s' if count != 1 else ''}"
-        )
-    if manifest is not None:
-        _tell_splits(manifest, out, quiet=quiet)
+    else:
+        _warn_of_empty_splits(manifest, out)
     if apart is not None and manifest is not None:
         apart.write(report, quiet=quiet)
     raise typer.Exit(exit_code(report, exit_zero=exit_zero))
 
 
-def _tell_splits(manifest: Manifest, out: Path, *, quiet: bool) -> None:
-    """How the samples fell: a share is of conversations, and a small one may get none."""
+def _warn_of_empty_splits(manifest: Manifest, out: Path) -> None:
+    """A share is of conversations, and a small one may get none."""
     splits = manifest.ledger["splits"]
     assert isinstance(splits, dict)
-    if len(splits) > 1 and not quiet:
-        told = ", ".join(f"{count} {name}" for name, count in splits.items())
-        console.note(f"{out}: samples by split: {told}")
     for name, count in splits.items():
         if not count and manifest.rows:
             console.note(f"warning: {out}: no sample fell into the split {name}: give it more")

@@ -25,11 +25,14 @@ parser shows them in nearly every text."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`why`: one sentence for the report. `note`: what must be told loudly, "" when nothing."""
+    """`why`: one sentence for the report. `note`: what must be told loudly, "" when nothing.
+    `misfit`: the profile that the data asks for and the tokenizer does not fit, "" when none.
+    """
 
     profile: Profile
     why: str
     note: str = ""
+    misfit: str = ""
 
 
 def choose(option: str | None, models: Iterable[str | None], texts: Sequence[str] = ()) -> Choice:

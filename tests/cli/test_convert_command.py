@@ -47,7 +47,9 @@ def test_a_clean_capture_is_0_and_a_faulty_one_is_1() -> None:
     got = convert(CLEAN, "-o", "clean", code=0)
     assert got.stdout.startswith("CLEAN")
     count = len(open_shards("clean"))
-    assert got.stderr.startswith(f"clean: {count} samples of {count} lines, ")
+    assert f"Shards clean  {count} samples in 1 file, 6,624 tokens, 5,360 supervised" in got.stdout
+    assert f"  by grade: {count} A; by split: {count} train\n" in got.stdout
+    assert got.stdout.endswith("verify clean    are the shards what this run wrote, and sound\n")
     assert convert(VLLM, "-o", "faulty", code=1).stdout.startswith("FAULTS")
     assert convert(VLLM, "-o", "zero", "--exit-zero", "--quiet", code=0).stderr == ""
 
@@ -58,6 +60,11 @@ def test_the_report_is_that_of_check_and_has_its_formats() -> None:
     for key in ("ledger", "rules", "grades", "diagnoses", "findings"):
         assert made[key] == checked[key]
     assert json.loads(Path("r").read_bytes())["version"] == "2.1.0"
+    assert "shards" not in checked
+    assert made["shards"] == {
+        "directory": "s", "files": 1, "samples": 48, "tokens": 12357, "supervised_tokens": 10767,
+        "grades": {"A": 48}, "splits": {"train": 48},
+    }  # fmt: skip
 
 
 def test_every_line_is_in_a_shard_or_in_quarantine() -> None:
@@ -214,7 +221,10 @@ def test_rules_of_conversion_and_shards_are_explained() -> None:
 
 def test_the_samples_of_each_split_are_told() -> None:
     got = convert(CLEAN, "-o", "s", "--split", "train=0.6,val=0.4", code=0)
-    assert "s: samples by split: 18 train, 21 val\n" in got.stderr
+    assert "by split: 18 train, 21 val\n" in got.stdout
+    assert (
+        "Note: s holds the splits train, val: a trainer that reads the whole folder" in got.stdout
+    )
     assert json.loads(Path("s/manifest.json").read_bytes())["ledger"]["splits"] == {
         "train": 18,
         "val": 21,

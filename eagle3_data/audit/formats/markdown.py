@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from eagle3_data.audit.formats.text import count_of, headline, reach, share
+from eagle3_data.audit.formats.text import count_of, headline, listed, reach, share
 from eagle3_data.audit.inert import inert_markdown, inert_prose
 from eagle3_data.audit.report import GRADE_TITLES
 
@@ -59,6 +59,13 @@ def _blocks(report: Report) -> Iterator[list[str]]:
                 for row in report.grades.iter_rows(named=True)
             ],
         )
+    made = report.written
+    if made is not None:
+        yield [
+            f"{_code(made.directory)}: **{made.samples:,}** samples, {made.tokens:,} tokens,"
+            f" {made.supervised_tokens:,} supervised; by grade: {listed(made.grades)};"
+            f" by split: {_prose(listed(made.splits))}"
+        ]
     if report.notes:
         yield [f"- {_prose(note)}" for note in report.notes]
     if report.rules.height:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
@@ -68,6 +68,7 @@ def report_text(
         *([_faults(report, colour)] if report.faults else []),
         *(_diagnosis(report, n, d, colour) for n, d in enumerate(report.diagnoses, 1)),
         list(_grades(report, colour)),
+        list(_shards(report, colour)),
         list(_notes(report, colour)),
         list(_rules(report, colour)),
         list(_examples(report, show, colour)),
@@ -196,6 +197,23 @@ def _grades(report: Report, colour: Paint) -> Iterator[str]:
         yield paint(f"{title:<34}") + f"{row['count']:>12,}{share(row['share']):>10}{tokens:>20}"
 
 
+def _shards(report: Report, colour: Paint) -> Iterator[str]:
+    made = report.written
+    if made is None:
+        return
+    yield colour.strong(f"Shards {inert(made.directory)}") + (
+        f"  {count_of(made.samples, 'sample')} in {count_of(made.files, 'file')},"
+        f" {made.tokens:,} tokens, {made.supervised_tokens:,} supervised"
+    )
+    if made.samples:
+        yield f"  by grade: {listed(made.grades)}; by split: {listed(made.splits)}"
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """`18 train, 21 val`."""
+    return ", ".join(f"{count:,} {inert(name)}" for name, count in counts.items())
+
+
 def _notes(report: Report, colour: Paint) -> Iterator[str]:
     for note in report.notes:
         yield from _wrap(note, "Note: ", "      ")
@@ -269,34 +287,37 @@ def _where(report: Report, finding: dict[str, Any]) -> Iterator[str]:
 
 
 def _next(report: Report, colour: Paint) -> Iterator[str]:
-    worst = report.rules.row(0, named=True) if report.rules.height else None
-    if worst is not None:
-        yield (
-            colour.strong("Next: ")
-            + f"eagle3-data rule {worst['code']}    what it means and what to do"
-        )
-        second = _after_the_rule(report)
-        if second:
-            yield "      " + second
+    for number, step in enumerate(_steps(report)):
+        yield ("      " if number else colour.strong("Next: ")) + step
+
+
+def _steps(report: Report) -> Iterator[str]:
+    """The next commands: the page of the worst rule first."""
+    if report.rules.height:
+        yield f"eagle3-data rule {report.rules['code'][0]}    what it means and what to do"
     elif report.tokenizer is None and report.ledger.lines:
-        yield colour.strong("Next: ") + (
-            f"{_again(report)} --tokenizer DIR    proves the token stream"
-        )
+        yield f"{_again(report)} --tokenizer DIR    proves the token stream"
+    yield from _steps_of_the_command(report)
 
 
-def _after_the_rule(report: Report) -> str:
-    """The step behind the rule page: which one depends on the command, told by its rules."""
+def _steps_of_the_command(report: Report) -> Iterator[str]:
+    """Which command it was is told by its rules."""
     families = {rule.family for rule in report.rules_run}
     if "SHD" in families:
-        mends = "the same eagle3-data convert call again    writes missing and damaged shards anew"
-        return mends if report.errors else ""
-    if not report.ledger.quarantined + report.ledger.unreadable or QUARANTINE in report.call:
-        return ""
-    if "CNV" in families and not report.call:
-        return (
-            f"the same eagle3-data convert call with {QUARANTINE} DIR    puts the bad lines apart"
-        )
-    return f"{_again(report)} {QUARANTINE} DIR    puts the bad lines apart"
+        if report.errors:
+            yield (
+                "the same eagle3-data convert call again    writes missing and damaged shards anew"
+            )
+        return
+    out = report.ledger.quarantined + report.ledger.unreadable
+    if out and QUARANTINE not in report.call:
+        again = _again(report)
+        if "CNV" in families and not report.call:
+            again = "the same eagle3-data convert call with"
+        yield f"{again} {QUARANTINE} DIR    puts the bad lines apart"
+    if report.written is not None and report.written.samples:
+        folder = shlex.quote(inert(report.written.directory))
+        yield f"eagle3-data verify {folder}    are the shards what this run wrote, and sound"
 
 
 def _again(report: Report) -> str:
