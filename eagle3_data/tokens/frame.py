@@ -177,9 +177,11 @@ class Samples:
                 row_of[controls == (-1 if token is None else token)], minlength=len(said)
             )
 
-        ended = np.isin(last, list(markers.stops))
+        stops = list(markers.stops)
+        ended = np.isin(last, stops)
         opened, closed = times(markers.open), times(markers.close)
         controls_held = np.bincount(row_of, minlength=len(said))
+        stops_held = np.bincount(row_of[np.isin(controls, stops)], minlength=len(said))
         return {
             "supervised_tokens": said.lengths,
             "starts_open": first == (-1 if markers.open is None else markers.open),
@@ -187,6 +189,7 @@ class Samples:
             "n_open_ids": opened,
             "n_close_ids": closed,
             "n_control_ids": controls_held - opened - closed - ended,
+            "n_early_stop_ids": stops_held - ended,
             "marker_as_text": [None if c is None else c.marker_as_text for c in checks],
             "text_matches_ids": [None if c is None else c.text_matches for c in checks],
             "roundtrip": [None if c is None else c.roundtrip for c in checks],

@@ -90,6 +90,7 @@ SAMPLE_COLUMNS: dict[str, pl.DataType] = {
     "n_close_ids": pl.Int32(),
     # other control ids of the profile in it, an end of turn as its last id aside
     "n_control_ids": pl.Int32(),
+    "n_early_stop_ids": pl.Int32(),  # ends of turn before the last sampled token
     # a think marker stands in the captured ids as several ordinary tokens
     "marker_as_text": pl.Boolean(),
     # captured ids decode to the text beside them (modulo known strips); null without captured

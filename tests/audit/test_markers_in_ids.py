@@ -80,3 +80,28 @@ def test_a_closing_marker_that_was_never_sampled_as_one_id(tmp_path: Path, asked
     """The split of thought and answer stands on ordinary tokens, whatever the user asked."""
     assert fired(tmp_path, "\nA.", ids("R", f"{WORD}\nA.", END), asked=asked) == {"WRP006"}
     assert "WRP008" in fired(tmp_path, "\nA.", ids("R", "\nA.", END), asked=asked)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ("\n", START, "user\nAnd now?", END, "\n", START, "assistant\nA.", END),
+        (END,),
+        ("\nmore",),
+    ],
+)
+def test_ids_that_go_on_after_the_end_of_the_turn(
+    tmp_path: Path, after: tuple[str | int, ...]
+) -> None:
+    text = "".join(piece for piece in after if isinstance(piece, str))
+    went_on = ids("R", CLOSE, "\nA.", END, *after)
+    assert "WRP015" in fired(tmp_path, f"\nA.{text}", went_on)
+    in_the_thought = ids("R", END, "more", CLOSE, "\nA.", END)
+    assert "WRP015" in fired(tmp_path, "\nA.", in_the_thought)
+
+
+def test_an_end_of_turn_that_is_only_spelled_ends_nothing(tmp_path: Path) -> None:
+    spelled = ids("R", CLOSE, "\nA turn ends in <|im_end|>, then.", END)
+    assert "WRP015" not in fired(tmp_path, "\nA turn ends in <|im_end|>, then.", spelled)
+    assert fired(tmp_path, "\nA.", ids("R", CLOSE, "\nA.", END)) == set()
+    assert "WRP015" not in fired(tmp_path, "\nA.", None)

@@ -78,6 +78,7 @@ def test_sound_and_unassembled_rows_fire_nothing(changes: dict[str, Any]) -> Non
         ("TOK010", {"supervised_tokens": 0}),
         ("TOK010", {"completion_ids": [], "prompt_ids": None, "content": None}),
         ("TOK011", {"ends_eot": False}),
+        ("TOK011", {"ends_eot": False, "stop_reason": "4"}),  # not the last id
         ("TOK012", {"prompt_ends_open": False}),
         ("TOK013", {"prompt_ids": None}),
         ("TOK013", {"completion_ids": []}),
@@ -107,6 +108,7 @@ def test_a_longer_prompt_without_a_system_message_is_a_hidden_one() -> None:
     [
         {"ends_eot": False, "finish_reason": "length"},
         {"ends_eot": False, "stop_reason": "Human:"},
+        {"ends_eot": False, "stop_reason": "2"},  # a stop id of the request, the last one
         {"prompt_ends_open": False, "thinking_on": False},
         {"prompt_ends_open": False, "open_in_prompt": False},
         {"prompt_ends_open": False, "starts_open": True},

@@ -216,10 +216,12 @@ def no_end_of_turn(r: Columns) -> pl.Expr:
     Why it matters: a drafter trained without it never proposes the end; or the answer is cut and
     finish_reason is wrong.
     What to do: check the end_of_turn of the profile; store the ids with the stop token.
-    Not flagged: a stop string of the request (GEN013).
+    Not flagged: a stop string of the request (GEN013), or a stop id of it that is the last one.
     """
-    text = r.stop_reason.str.contains(r"[^\d\[\]-]").fill_null(False)
-    return r.finish_reason.is_in(FINISHED) & r.ids_captured & ~r.ends_eot & ~text
+    text = r.stop_reason.str.contains(r"[^\d\[\]-]")
+    asked = r.stop_reason == r.completion_ids.list.last().cast(pl.String)
+    wanted = (text | asked).fill_null(False)
+    return r.finish_reason.is_in(FINISHED) & r.ids_captured & ~r.ends_eot & ~wanted
 
 
 @rule(

@@ -313,3 +313,26 @@ def opening_in_prompt_and_text(r: Columns) -> pl.Expr:
     """
     leads = r.content_leads.is_not_null() | r.reasoning_leads.is_not_null()
     return r.answered & r.thinking_on & r.open_in_prompt & leads & ~implicit_open(r)
+
+
+@rule(
+    "WRP015",
+    "turn-ended-inside-ids",
+    severity=ERROR,
+    at="/response/token_ids",
+    needs_tokens=True,
+    detail=lambda r: pl.format(
+        "{} end-of-turn ids before the last of {} sampled ids",
+        r.n_early_stop_ids,
+        r.supervised_tokens,
+    ),
+)
+def turn_ended_inside_ids(r: Columns) -> pl.Expr:
+    """The captured ids go on after an end of turn.
+
+    Why it matters: what follows is no answer: mostly an invented next turn. Decoded without special
+    tokens it reads like text, so only the ids show it.
+    What to do: serve without `ignore_eos`, and with the end of turn of the model among the stop ids
+    (`generation_config.json`); capture again.
+    """
+    return r.answered & r.ids_captured & (r.n_early_stop_ids > 0)
