@@ -297,6 +297,14 @@ def test_the_next_step_is_that_of_the_command(code: str, second: str) -> None:
     ]
 
 
+def test_what_the_same_conversion_would_refuse_is_left_to_the_rule_page() -> None:
+    made = report(
+        [{"finish_reason": "length"}],
+        (dataclasses.replace(CUT, code="SHD004", severity=Severity.ERROR),),
+    )
+    assert hint(made) == ["Next: eagle3-data rule SHD004    what it means and what to do"]
+
+
 def diagnosed(*codes: str) -> Report:
     made = report(ROWS)
     said = [Diagnosis(f"cause-{code}", "so it is", (), "Do it.", (code,), 2, 0.4) for code in codes]

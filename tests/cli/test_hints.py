@@ -109,7 +109,10 @@ def test_verify_sends_to_convert_which_mends(damaged: bool) -> None:
         "      the same eagle3-data convert call again    writes missing and damaged shards anew\n"
     )
     run(*asked, code=1)
-    assert "Next:" not in run("verify", "s", code=0).stdout
+    assert run("verify", "s", code=0).stdout.endswith(
+        "\nNext: eagle3-data vocab s -o mapping/ --size 32000    the draft vocabulary\n"
+        "      eagle3-data export s --to TARGET -o OUT    files for another trainer\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["s t", "s t/part-00000.parquet"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
@@ -53,6 +54,11 @@ class Plain:
 
 
 PLAIN = Plain()
+
+MENDED = frozenset(f"SHD{number:03d}" for number in (3, 5, 6, 7, 8))
+"""Files that the same conversion writes again."""
+IN_THE_WAY = frozenset(f"SHD{number:03d}" for number in (1, 2, 4))
+"""What makes the same conversion refuse the folder: the rule page says what to do first."""
 
 
 def report_text(
@@ -304,10 +310,15 @@ def _steps_of_the_command(report: Report) -> Iterator[str]:
     """Which command it was is told by its rules."""
     families = {rule.family for rule in report.rules_run}
     if "SHD" in families:
-        if report.errors:
+        errors = set(report.rules.filter(severity=Severity.ERROR.value)["code"])
+        if errors & MENDED and errors.isdisjoint(IN_THE_WAY):
             yield (
                 "the same eagle3-data convert call again    writes missing and damaged shards anew"
             )
+        elif report.clean and report.record_count:
+            folder = shlex.quote(inert(str(Path(report.inputs[0].path).parent)))
+            yield f"eagle3-data vocab {folder} -o mapping/ --size 32000    the draft vocabulary"
+            yield f"eagle3-data export {folder} --to TARGET -o OUT    files for another trainer"
         return
     out = report.ledger.quarantined + report.ledger.unreadable
     if out and QUARANTINE not in report.call:
