@@ -59,6 +59,16 @@ def test_github_says_one_line_a_rule_with_its_first_place() -> None:
     assert render(report([{}]), "github") == b""
 
 
+def test_notes_stand_in_the_formats_of_a_ci() -> None:
+    noted = dataclasses.replace(report([{}]), notes=("50 % is\nlost",))
+    assert render(noted, "github") == b"::notice title=eagle3-data::50 %25 is\\x0alost\n"
+    (suite,) = ET.fromstring(render(noted, "junit"))
+    assert [(child.tag, child.text) for child in suite][-1] == (
+        "system-out",
+        "note: 50 % is\\x0alost",
+    )
+
+
 def test_json_lines_and_parquet_hold_every_finding() -> None:
     made = report([{"reasoning_state": "null", "record_id": f"r{n}"} for n in range(250)])
     lines = [json.loads(line) for line in render(made, "jsonl").splitlines()]
@@ -171,7 +181,7 @@ def check_inert(made: Report, text: str) -> None:
             # a file named ":" gives ":: 1.2 kB": the runner obeys `::` only with a word behind it
             assert name == "github" or not re.search(r"(?m)^\s*::\w", shown)
     for line in render(made, "github").decode().splitlines():
-        assert re.match(r"::(error|warning) title=", line)
+        assert re.match(r"::(error|warning|notice) title=", line)
     json.loads(render(made, "json"))
     json.loads(render(made, "sarif"))
     ET.fromstring(render(made, "junit"))

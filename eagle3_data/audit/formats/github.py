@@ -19,7 +19,9 @@ LEVELS = {Severity.ERROR: "error", Severity.WARN: "warning"}
 
 
 def report_github(report: Report) -> str:
-    """`::error …` and `::warning …` lines, diagnoses first; "" when there is nothing to say."""
+    """`::error …` and `::warning …` lines, diagnoses first, then notes as `::notice …`; "" when
+    there is nothing to say.
+    """
     lines = [
         _command(
             LEVELS[report.level(diagnosis)],
@@ -47,6 +49,7 @@ def report_github(report: Report) -> str:
                 f"{amount(row)}{stake}; first at {report.place(row['file_no'], row['line'])}",
             )
         )
+    lines += [_command("notice", {"title": "eagle3-data"}, note) for note in report.notes]
     return "".join(line + "\n" for line in lines)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def report_junit(report: Report) -> bytes:
     """UTF-8 XML. Error rules fail, warnings pass with a word in system-out, rules not run are
-    skipped, faults are errors.
+    skipped, faults are errors; notes stand in the system-out of the suite.
     """
     fired = {row["code"]: row for row in report.rules.iter_rows(named=True)}
     suite = ET.Element("testsuite", name="eagle3-data")
@@ -49,6 +49,9 @@ def report_junit(report: Report) -> bytes:
         "time": f"{report.seconds:.3f}",
     }
     suite.attrib.update(totals)
+    if report.notes:
+        told = "\n".join(f"note: {inert(note)}" for note in report.notes)
+        ET.SubElement(suite, "system-out").text = told
     root = ET.Element("testsuites", {"name": "eagle3-data", **totals})
     root.append(suite)
     ET.indent(root)
