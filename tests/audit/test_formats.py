@@ -61,11 +61,11 @@ def test_github_says_one_line_a_rule_with_its_first_place() -> None:
 
 def test_notes_stand_in_the_formats_of_a_ci() -> None:
     noted = dataclasses.replace(report([{}]), notes=("50 % is\nlost",))
-    assert render(noted, "github") == b"::notice title=eagle3-data::50 %25 is\\x0alost\n"
+    assert render(noted, "github") == b"::notice title=eagle3-data::50 %25 is\\nlost\n"
     (suite,) = ET.fromstring(render(noted, "junit"))
     assert [(child.tag, child.text) for child in suite][-1] == (
         "system-out",
-        "note: 50 % is\\x0alost",
+        "note: 50 % is\\nlost",
     )
 
 
