@@ -53,8 +53,11 @@ STATISTICS = [
     for column in COLUMNS
     if column.name
     not in ("messages", "prompt_text", "reasoning", "content", "tool_calls", "tools", "settings")
+    and not column.type.startswith("list")
 ]
-"""Long texts have no use for a smallest and a largest value."""
+"""Long texts have no use for a smallest and a largest value, and no reader skips lists by one: to
+find it in ids and mask is 8 % of their encoding.
+"""
 
 
 class Part:
