@@ -148,6 +148,7 @@ def follow(
     """Watch `path` until Ctrl-C, a stop rule, or a fault of the file: the report, and the least
     exit code because of how it ended. `asked`: the choices of `check`.
     """
+    from eagle3_data import plan
     from eagle3_data.capture.growing import Growing
     from eagle3_data.records.sources import InputError
 
@@ -156,7 +157,10 @@ def follow(
     moving = console.moving() and not quiet
     shown = Display(tally=lambda: watch.tally)
     by_line = not (moving or quiet)
-    following = Following(growing, watch, rules, shown, by_line=by_line, quiet=quiet)
+    following = Following(
+        growing, watch, rules, shown, by_line=by_line, quiet=quiet,
+        notes=plan.unread_holdout(watch.holdout, rules),
+    )  # fmt: skip
     tripped = Exit.CLEAN if exit_zero else Exit.FINDINGS
     least = Exit.CLEAN
     with ExitStack() as stack:
