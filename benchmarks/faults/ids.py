@@ -58,6 +58,14 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
     row["response"]["usage"]["completion_tokens"] -= 1
 
 
+@edits("an invented next turn behind the end", "E05", "WRP015", base=Base.IDS)
+def _(row: Row, rng: random.Random, other: Row) -> None:
+    # "\n", <|im_start|>, "user\n", "What", ".", <|im_end|>, and how it reads without special tokens
+    choice(row)["token_ids"] += [198, 1, 4093, 198, 1780, 30, 2]
+    message(row)["content"] += "\nuser\nWhat."
+    row["response"]["usage"]["completion_tokens"] += 7
+
+
 @edits(
     "prompt ids empty, completion ids there",
     "D15",
