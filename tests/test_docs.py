@@ -82,6 +82,18 @@ def test_the_page_of_thresholds_is_made_of_the_code() -> None:
     assert "| `cut_share` | 0.1 | share | Share of answers cut by length that makes" in page
 
 
+def test_the_columns_of_the_page_of_shards_are_those_of_the_schema() -> None:
+    renew = [sys.executable, ROOT / "scripts" / "renew", "--columns"]
+    made = subprocess.run(renew, capture_output=True, text=True, check=True).stdout
+    page = (ROOT / "docs" / "shards.md").read_text(encoding="utf-8")
+    marked = f"<!-- columns: made by scripts/renew -->\n{made}<!-- end of columns -->\n"
+    assert marked in page, "renew it: python scripts/renew"
+    assert made.count("\n") == 2 + 41
+    assert (
+        "| `messages` | `string` | yes | Messages before the answer, JSON text as received;" in made
+    )
+
+
 def test_the_readme_shows_what_the_check_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     result = CliRunner().invoke(
