@@ -142,12 +142,8 @@ def count(
     counts = Counts(vocab_size)
     size = sum(shard.bytes for shard in shards.manifest.shards)
     rows = max(shards.manifest.rows, 1)
-    batches = shards.dataset().to_batches(
-        columns=list(COLUMNS), batch_size=ROWS, batch_readahead=4, fragment_readahead=1
-    )
-    for batch in batches:
-        if batch.num_rows:
-            counts.add(batch)
+    for batch in shards.batches(COLUMNS, rows=ROWS, ahead=4):
+        counts.add(batch)
         if progress is not None:
             progress(size * counts.samples // rows, size)
     return counts

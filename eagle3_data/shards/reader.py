@@ -3,16 +3,18 @@ one.
 
 What enters: a directory that `convert` finished. What leaves: `Shards`, filtered as asked. It
 promises that a half result, a foreign schema version or files of different runs are refused before
-the first row, and that samples come in the order of the files, without torch and without a copy of
-the ids.
+the first row, that a damaged file is an error with its name, and that samples come in the order of
+the files, without torch and without a copy of the ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import and_
+from operator import and_, index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 GRADES = tuple(grade.value for grade in Grade)
+ROWS = 4096
+"""Rows in memory at a time, of columns that are short."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,18 +109,27 @@ class Shards:
         """Only samples of at least this grade (A is best), of a length in tokens, of a profile, of
         a split.
 
-        Raises ShardError for a grade or a split that there is not.
+        Raises ShardError for a grade, a profile or a split that there is not, and for a value of
+        another type.
         """
+        named = {"min_grade": min_grade, "profile": profile, "split": split}
+        for name, value in named.items():
+            if value is not None and not isinstance(value, str):
+                raise ShardError(f"{name} is one name, not {value!r:.80}")
         more: list[Condition] = []
         if min_grade is not None:
             if min_grade not in GRADES:
                 raise ShardError(f"there is no grade {min_grade!r}: use one of {', '.join(GRADES)}")
             more.append(Condition("grade", "in", GRADES[: GRADES.index(min_grade) + 1]))
         if max_length is not None:
-            more.append(Condition("seq_len", "at_most", max_length))
+            more.append(Condition("seq_len", "at_most", _tokens("max_length", max_length)))
         if min_length is not None:
-            more.append(Condition("seq_len", "at_least", min_length))
+            more.append(Condition("seq_len", "at_least", _tokens("min_length", min_length)))
         if profile is not None:
+            if profile != self.facts.profile:
+                raise ShardError(
+                    f"there is no profile {profile!r}: the shards are of {self.facts.profile}"
+                )
             more.append(Condition("profile", "is", profile))
         if split is not None:
             known = self.manifest.ledger.get("splits")  # an import does not list its splits
@@ -136,10 +149,42 @@ class Shards:
 
     def dataset(self) -> ds.Dataset:
         """The rows as an Arrow dataset, all columns of schema v1."""
+        return self._dataset(self.files)
+
+    def batches(
+        self, columns: Iterable[str], *, rows: int = ROWS, ahead: int = 2
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of at most `rows` samples with these columns, in order, none of them empty;
+        `ahead`: how many are read ahead. Raises ShardError for a file that is damaged.
+        """
+        for path in self.files:
+            with self._reading(path):
+                found = self._dataset([path]).to_batches(
+                    columns=list(columns), batch_size=rows, batch_readahead=ahead
+                )
+            while True:
+                with self._reading(path):
+                    batch = next(found, None)
+                    if batch is not None:
+                        batch.validate(full=True)  # damage that still unpacks: offsets, UTF-8
+                if batch is None:
+                    break
+                if batch.num_rows:
+                    yield batch
+
+    def splits(self) -> dict[str, int]:
+        """Split → samples after the filters, by name; the rows are counted."""
+        counts: Counter[str] = Counter()
+        for batch in self.batches(["split"]):
+            for one in batch.column("split").value_counts().to_pylist():
+                counts[one["values"]] += one["counts"]
+        return dict(sorted(counts.items()))
+
+    def _dataset(self, files: list[Path]) -> ds.Dataset:
         import pyarrow.dataset as ds
 
         schema = arrow_schema(self.facts)
-        found = ds.dataset([str(path) for path in self.files], schema=schema, format="parquet")
+        found = ds.dataset([str(path) for path in files], schema=schema, format="parquet")
         conditions = [c.on(ds.field(c.column)) for c in self.conditions]
         return found.filter(reduce(and_, conditions)) if conditions else found
 
@@ -150,24 +195,25 @@ class Shards:
 
     def __len__(self) -> int:
         """Samples, after the filters."""
-        return int(self.dataset().count_rows()) if self.conditions else self.manifest.rows
+        if not self.conditions:
+            return self.manifest.rows
+        return sum(batch.num_rows for batch in self.batches([self.conditions[0].column]))
+
+    def _reading(self, path: Path) -> AbstractContextManager[None]:
+        return reading(path, self.directory)
 
     def _groups(self) -> Iterator[pa.Table]:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         names = ["sample_id", "input_ids", "loss_mask", "prompt_len", "grade", "split"]
         needed = [*names, *(c.column for c in self.conditions if c.column not in names)]
         for path in self.files:
-            with pq.ParquetFile(path) as file:
+            with self._reading(path):
+                file = pq.ParquetFile(path)
+            with file:
                 for group in range(file.num_row_groups):
-                    try:
+                    with self._reading(path):
                         rows = file.read_row_group(group, columns=needed)
-                    except (pa.ArrowException, OSError) as error:
-                        raise ShardError(
-                            f"{path} can not be read ({str(error).splitlines()[0]}):"
-                            f" run `verify {self.directory}`"
-                        ) from None
                     yield self._chosen(rows)
 
     def _chosen(self, table: pa.Table) -> pa.Table:
@@ -180,14 +226,15 @@ class Shards:
 def open_shards(directory: str | Path) -> Shards:
     """Open a finished directory.
 
-    Raises ShardError, naming file and next step: no manifest (the run did not finish), an edited
-    one, a file that is missing or of another size, a foreign schema version, files of different
-    runs. Contents are not hashed: `verify`.
+    Raises ShardError, naming file and next step: a file in place of a folder, no manifest (the run
+    did not finish), an edited one, a file that is missing or of another size, a foreign schema
+    version, files of different runs. Contents are not hashed: `verify`.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = Path(directory)
+    if path.is_file():
+        raise ShardError(f"{path} is a file: name its folder, {path.parent}")
     manifest = load_manifest(path)
     if not manifest.sound:
         raise ShardError(f"{path / MANIFEST} was edited: run `verify {path}`")
@@ -200,11 +247,8 @@ def open_shards(directory: str | Path) -> Shards:
             raise ShardError(
                 f"{file} has {size} bytes, the manifest says {shard.bytes}: run `verify {path}`"
             )
-        try:
+        with reading(file, path):
             schema = pq.read_schema(file)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise ShardError(f"{file} can not be read ({reason}): run `verify {path}`") from None
         if read_facts(schema.metadata, str(file)) != manifest.facts:
             raise ShardError(
                 f"{file} is of a run with another profile, tokenizer or template than the"
@@ -213,6 +257,31 @@ def open_shards(directory: str | Path) -> Shards:
         if not schema.equals(arrow_schema()):
             raise ShardError(f"{file} has other columns than schema v1: run `verify {path}`")
     return Shards(path, manifest)
+
+
+@contextmanager
+def reading(file: Path, directory: Path) -> Iterator[None]:
+    """What pyarrow raises inside, bit rot above all, as a ShardError that names file and next step.
+    Nothing may be written inside: a full disk would be called damage.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ShardError(f"{file} can not be read ({reason}): run `verify {directory}`") from None
+
+
+def _tokens(name: str, value: Any) -> int:
+    """A length as an int, also one of numpy's. Raises ShardError."""
+    try:
+        length = -1 if isinstance(value, bool) else index(value)
+    except TypeError:
+        length = -1
+    if not 0 <= length < 2**63:
+        raise ShardError(f"{name} is a whole number of tokens, not {value!r:.80}")
+    return length
 
 
 def _samples(table: pa.Table) -> Iterator[Sample]:

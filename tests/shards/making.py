@@ -124,6 +124,22 @@ def rewrite(directory: Path, name: str, rows: pa.Table, facts: ShardFacts = FACT
     (directory / MANIFEST).write_bytes(changed.to_bytes())
 
 
+def rot(path: Path, column: str) -> None:
+    """Bit rot in the first pages of a column: the file keeps its size and its footer."""
+    import pyarrow.parquet as pq
+
+    body = bytearray(path.read_bytes())
+    group = pq.read_metadata(path).row_group(0)
+    at = next(
+        group.column(i).data_page_offset
+        for i in range(group.num_columns)
+        if group.column(i).path_in_schema.split(".")[0] == column
+    )
+    frame = body.index(b"\x28\xb5\x2f\xfd", at)  # the beginning of what zstd wrote
+    body[frame] ^= 1
+    path.write_bytes(body)
+
+
 def polars_of(rows: pa.Table) -> pl.DataFrame:
     """The same rows in Polars."""
     frame = pl.from_arrow(conform(rows))

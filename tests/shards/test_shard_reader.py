@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import FACTS, SMALL, many, rewrite, row, table, write
+from making import FACTS, SMALL, many, rewrite, rot, row, table, write
 
 from eagle3_data.shards.manifest import MANIFEST
 from eagle3_data.shards.reader import open_shards
@@ -61,7 +61,8 @@ MIXED = [
         ({"min_grade": "C"}, [0, 1, 3]),
         ({"max_length": 12}, [0, 1, 2]),
         ({"min_length": 12}, [1, 3]),
-        ({"profile": "other"}, [2]),
+        ({"profile": "demo"}, [0, 1, 3]),
+        ({"max_length": np.int64(12), "min_length": 2**62}, []),
         ({"split": "val", "min_grade": "B"}, [1]),
         ({"split": "none"}, []),
     ],
@@ -84,6 +85,58 @@ def test_filters_add_up_and_leave_the_first_as_it_was(tmp_path) -> None:
     assert [len(list(s)) for s in (every, some)] == [4, 2]
     with pytest.raises(ShardError, match="there is no grade 'F': use one of A, B, C, D, E"):
         every.where(min_grade="F")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"profile": "typo"}, "there is no profile 'typo': the shards are of demo"),
+        ({"profile": ["demo"]}, "profile is one name, not ['demo']"),
+        ({"split": ["train"]}, "split is one name, not ['train']"),
+        ({"min_grade": 1}, "min_grade is one name, not 1"),
+        ({"max_length": "200"}, "max_length is a whole number of tokens, not '200'"),
+        ({"max_length": True}, "max_length is a whole number of tokens, not True"),
+        ({"min_length": 2.5}, "min_length is a whole number of tokens, not 2.5"),
+        ({"min_length": -1}, "min_length is a whole number of tokens, not -1"),
+        ({"max_length": 2**63}, f"max_length is a whole number of tokens, not {2**63}"),
+    ],
+    ids=str,
+)
+def test_a_filter_that_can_not_be_meant_is_one_sentence(tmp_path, wanted, told) -> None:
+    write(tmp_path, table(MIXED[:2]), ledger={"lines": 2, "splits": {"train": 1, "val": 1}})
+    with pytest.raises(ShardError) as error:
+        open_shards(tmp_path).where(**wanted)
+    assert str(error.value) == told
+
+
+def test_splits_are_counted_behind_the_filters(tmp_path) -> None:
+    write(tmp_path, table(MIXED))
+    assert open_shards(tmp_path).splits() == {"train": 2, "val": 2}
+    assert open_shards(tmp_path).where(min_grade="B").splits() == {"train": 1, "val": 1}
+    assert open_shards(tmp_path).where(max_length=1).splits() == {}
+
+
+def test_bit_rot_is_told_with_the_file_and_the_next_step(tmp_path) -> None:
+    write(tmp_path, many(60))
+    rot(tmp_path / "part-00001.parquet", "input_ids")
+    shards = open_shards(tmp_path)
+    said = rf"part-00001\.parquet can not be read \(.*ZSTD.*\): run `verify {tmp_path}`"
+    with pytest.raises(ShardError, match=said):
+        list(shards)
+    with pytest.raises(ShardError, match=said):
+        list(shards.batches(["input_ids"]))
+    assert shards.splits() == {"train": 60}  # of a column that is whole
+    rot(tmp_path / "part-00001.parquet", "seq_len")
+    with pytest.raises(ShardError, match=said):
+        len(shards.where(max_length=40))
+
+
+def test_a_file_in_place_of_the_folder_is_called_one(tmp_path) -> None:
+    write(tmp_path, many(3))
+    for name in ("part-00000.parquet", MANIFEST):
+        with pytest.raises(ShardError) as error:
+            open_shards(tmp_path / name)
+        assert str(error.value) == f"{tmp_path / name} is a file: name its folder, {tmp_path}"
 
 
 def test_no_manifest_is_no_result(tmp_path) -> None:
