@@ -92,6 +92,8 @@ def test_a_conversation_falls_where_its_share_is(shares: list[int], place: float
         ("train=x", "has no share"),
         ("train=0.5,val=-0.5", "has no share"),
         ("train=nan", "has no share"),
+        ("train=98,val=2", "'train=98': shares are parts of one, for example train=0.98,val=0.02"),
+        ("train=1,val=inf", "'val=inf': shares are parts of one, for example"),
         ("../up=1", "is no name"),
     ],
 )

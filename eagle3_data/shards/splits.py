@@ -45,6 +45,11 @@ class Splits:
                 value = float(share)
             except ValueError:
                 value = math.nan
+            if value > 1:  # percent, or a number of samples
+                raise ShardError(
+                    f"--split {text}: {part.strip()!r}: shares are parts of one, for example"
+                    " train=0.98,val=0.02"
+                )
             if not equals or not 0 < value <= 1:
                 raise ShardError(f"--split {text}: {part.strip()!r} has no share: {example}")
             if not _NAME.fullmatch(name):
