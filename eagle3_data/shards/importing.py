@@ -3,7 +3,11 @@
 What enters: files of rows with `input_ids` and `loss_mask`, a tokenizer and a profile that they
 are said to belong to. What leaves: shards of grade D with ids, mask and spans, and nothing that the
 rows do not say. It promises that every row is kept or refused with its place and reason, in a
-ledger that adds up, and that no row of foreign origin is taken for a captured one.
+ledger that adds up, that no row of foreign origin is taken for a captured one, and that no
+conversation is in two splits: rows of a later split are refused, as `verify` would refuse them.
+
+A mask of booleans alone is taken as 0 and 1: it can mean nothing else, and numpy and torch read it
+so. Booleans among integers, or as ids, are refused: whoever wrote them had something else in mind.
 """
 
 from __future__ import annotations
@@ -41,12 +45,16 @@ class Refusal(StrEnum):
 
     UNREADABLE = "the row can not be read"
     NO_IDS = "input_ids is no list of integers, or empty"
-    NO_MASK = "loss_mask is no list of integers"
+    NO_MASK = "loss_mask is no list of integers or of booleans"
     LENGTHS = "input_ids and loss_mask differ in length"
     RANGE = "an id is negative or not in the tokenizer's vocabulary"
     MASK = "loss_mask holds other values than 0 and 1"
     NOTHING = "no token is supervised"
     REPEATED = "the same ids and mask as an earlier row"
+    SPLIT = (
+        "its conversation (source_id) has earlier rows in another split: give all rows of a"
+        " conversation one split"
+    )
 
 
 class Refused(Exception):
@@ -147,6 +155,8 @@ class _Import:
     examples: list[tuple[str, int, str, str]] = field(default_factory=list)
     splits: Counter[str] = field(default_factory=Counter)
     _seen: set[bytes] = field(default_factory=set)
+    _split_of: dict[str, str] = field(default_factory=dict)
+    """Conversation → its split, of those that rows name."""
 
     def tables(self, files: Sequence[IdFile]) -> Iterator[pa.Table]:
         """Tables of schema v1."""
@@ -200,6 +210,7 @@ class _Import:
             content = blake2b(ids.tobytes() + mask.tobytes(), digest_size=16)
             if content.digest() in self._seen:  # shards hold a sample once
                 raise Refused(Refusal.REPEATED)
+            split = self._split(file, row)
         except Refused as refused:
             why = refused.why.value
             self.refused[why] += 1
@@ -208,20 +219,30 @@ class _Import:
             return None
         self._seen.add(content.digest())
         self.kept += 1
-        made = _made(file, row, ids, mask, content.hexdigest()) | {"profile": self.profile}
-        self.splits[made["split"]] += 1
-        return made
+        self.splits[split] += 1
+        made = _made(file, row, ids, mask, content.hexdigest())
+        return made | {"split": split, "profile": self.profile}
+
+    def _split(self, file: IdFile, row: IdRow) -> str:
+        """The split of a row that is kept but for this. Raises Refused where validation would
+        measure what was trained.
+        """
+        split = row.split or file.split or TRAIN
+        if row.conversation and self._split_of.setdefault(row.conversation, split) != split:
+            before = self._split_of[row.conversation]
+            raise Refused(Refusal.SPLIT, f"{row.conversation!r:.80}: {before!r:.80}, {split!r:.80}")
+        return split
 
 
 def checked(row: IdRow, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Ids [n] and mask [n] of a row, n > 0. Raises Refused."""
     if row.fault is not None:
         raise Refused(Refusal.UNREADABLE, row.fault)
-    ids, mask = _integers(row.ids), _integers(row.mask)
-    if ids is None or not len(ids):
+    ids, mask = _numbers(row.ids), _numbers(row.mask)
+    if ids is None or not len(ids) or ids.dtype == bool:
         raise Refused(Refusal.NO_IDS)
     if mask is None:
-        raise Refused(Refusal.NO_MASK)
+        raise Refused(Refusal.NO_MASK, _mixed(row.mask))
     if len(ids) != len(mask):
         raise Refused(Refusal.LENGTHS, f"{len(ids)} and {len(mask)}")
     low, high = int(ids.min()), int(ids.max())
@@ -237,13 +258,12 @@ def checked(row: IdRow, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.
 def _made(
     file: IdFile, row: IdRow, ids: NDArray[np.int32], mask: NDArray[np.uint8], content: str
 ) -> dict[str, Any]:
-    """A row of schema v1, its profile aside. `content`: digest (hex) of ids and mask; there is no
-    line that a sample of a column file could be told by.
+    """A row of schema v1, its profile and split aside. `content`: digest (hex) of ids and mask;
+    there is no line that a sample of a column file could be told by.
     """
     return {
         **dict.fromkeys(column.name for column in COLUMNS),
         "sample_id": sample_id(content, 0, None),
-        "split": row.split or file.split or TRAIN,
         "grade": Grade.D.value,
         "grade_reason": IMPORTED,
         "input_ids": ids,
@@ -265,8 +285,10 @@ def _made(
     }
 
 
-def _integers(value: Any) -> NDArray[Any] | None:
-    """A flat array of integers, None for anything else (floats, Booleans, nulls, nested lists)."""
+def _numbers(value: Any) -> NDArray[Any] | None:
+    """A flat array of integers, or one of booleans; None for anything else (floats, nulls, nested
+    lists, both together).
+    """
     if not isinstance(value, list | np.ndarray):
         return None
     if len(value) == 0:
@@ -275,9 +297,17 @@ def _integers(value: Any) -> NDArray[Any] | None:
         array = np.asarray(value)
     except ValueError:
         return None
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        return None
     # bool is an integer to numpy once it stands among others
-    mixed = isinstance(value, list) and any(item.__class__ is bool for item in value)
-    return array if array.ndim == 1 and array.dtype.kind in "iu" and not mixed else None
+    return None if array.dtype != bool and _mixed(value) else array
+
+
+def _mixed(value: Any) -> str:
+    """What to do where booleans stand among other values; "" where none does."""
+    if isinstance(value, list) and any(item.__class__ is bool for item in value):
+        return "booleans among other values: cast them to 0 and 1"
+    return ""
 
 
 def _spans(mask: NDArray[np.uint8]) -> list[dict[str, Any]]:

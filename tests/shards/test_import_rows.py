@@ -76,6 +76,10 @@ BAD = [
     ({"input_ids": "12", "loss_mask": [1]}, Refusal.NO_IDS),
     ({"input_ids": [1]}, Refusal.NO_MASK),
     ({"input_ids": [1, 2], "loss_mask": [True, 1]}, Refusal.NO_MASK),
+    ({"input_ids": [1, 2], "loss_mask": [True, None]}, Refusal.NO_MASK),
+    ({"input_ids": [True, False], "loss_mask": [1, 1]}, Refusal.NO_IDS),
+    ({"input_ids": [1, 2], "loss_mask": [False, False]}, Refusal.NOTHING),
+    (GOOD | {"loss_mask": [False, False, True, True, False, True]}, Refusal.REPEATED),
     ({"input_ids": [1, 2], "loss_mask": [1]}, Refusal.LENGTHS),
     ({"input_ids": [1, -1], "loss_mask": [0, 1]}, Refusal.RANGE),
     ({"input_ids": [1, 49156], "loss_mask": [0, 1]}, Refusal.RANGE),
@@ -98,6 +102,55 @@ def test_a_row_that_is_no_sample_is_refused_with_its_place(tmp_path, bad, why) -
     ledger = found.manifest.ledger
     assert ledger["lines"] == ledger["kept"] + ledger["quarantined"] + ledger["unreadable"] == 3
     assert ledger["unreadable"] == (why is Refusal.UNREADABLE)
+    assert verify(tmp_path / "shards").codes == []
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_mask_of_booleans_is_one_of_0_and_1(tmp_path, kind) -> None:
+    rows = [{"input_ids": [5, 6, 7], "loss_mask": [False, True, True]}]
+    if kind == "parquet":
+        source = tmp_path / "rows.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    else:
+        source = written(tmp_path / "rows.jsonl", *rows)
+    assert brought([source], tmp_path / "shards").kept == 1
+    (sample,) = open_shards(tmp_path / "shards")
+    assert (sample.input_ids.tolist(), sample.loss_mask.tolist()) == ([5, 6, 7], [0, 1, 1])
+    assert sample.loss_mask.dtype == np.uint8
+    assert verify(tmp_path / "shards").codes == []
+
+
+def test_booleans_among_integers_are_refused_with_the_step(tmp_path) -> None:
+    mixed = {"input_ids": [1, 2], "loss_mask": [True, 0]}
+    found = brought([written(tmp_path / "rows.jsonl", GOOD, mixed)], tmp_path / "shards")
+    assert [(line, reason, detail) for _, line, reason, detail in found.examples] == [
+        (
+            2,
+            "loss_mask is no list of integers or of booleans",
+            "booleans among other values: cast them to 0 and 1",
+        )
+    ]
+
+
+def test_no_conversation_is_brought_into_two_splits(tmp_path) -> None:
+    rows = [
+        OTHER[0] | {"source_id": "talk", "split": "train"},
+        OTHER[1] | {"source_id": "talk", "split": "val"},
+        OTHER[2] | {"source_id": "other", "split": "val"},
+        OTHER[3] | {"source_id": "talk"},  # train, as nothing says another
+    ]
+    found = brought([written(tmp_path / "rows.jsonl", *rows)], tmp_path / "shards")
+    assert [place[:2] for place in places(tmp_path / "shards")] == [
+        ("train", "talk"), ("val", "other"), ("train", "talk")
+    ]  # fmt: skip
+    assert found.refused == {
+        "its conversation (source_id) has earlier rows in another split: give all rows of a"
+        " conversation one split": 1
+    }
+    assert [(line, detail) for _, line, _, detail in found.examples] == [
+        (2, "'talk': 'train', 'val'")
+    ]
+    assert found.manifest.ledger["quarantined"] == 1
     assert verify(tmp_path / "shards").codes == []
 
 
