@@ -3,13 +3,17 @@
 What enters: opened `Shards` and a target. What leaves: a folder with the target's files, and last a
 note that says what the format can not hold. It promises exact ids and mask where the format has a
 place for them, that every sample is written or counted as left out with its reason, and that files
-appear whole, beside nothing foreign, and over existing ones only when asked.
+appear whole, by one run at a time, beside nothing foreign and never among the shards, and over
+existing ones only when asked.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +24,7 @@ import orjson
 from eagle3_data.shards import dialogue
 from eagle3_data.shards.arrow_folder import ArrowFolder
 from eagle3_data.shards.exported import Exported, note
+from eagle3_data.shards.journal import locked
 from eagle3_data.shards.reader import Shards, open_shards
 from eagle3_data.shards.schema import ShardError
 from eagle3_data.shards.targets import (
@@ -32,7 +37,7 @@ from eagle3_data.shards.targets import (
     TOKENISED,
     Target,
 )
-from eagle3_data.writing import Draft, OutputError
+from eagle3_data.writing import Draft, OutputError, sweep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +63,9 @@ def export(
     """Write the samples of `shards` (narrow them with `where`) into `directory` for `target`.
 
     `token_freq` adds a `token_freq.pt` to an export for speculators. Raises ShardError (no shards,
-    an unknown target, a foreign file in the folder) and OutputError (a file is in the way, the
-    folder can not be written), OSError when the disk is full. After an error no note is there.
+    an unknown target, a damaged file) and OutputError (a foreign file or another run is in the
+    folder, it is inside that of the shards, a file is in the way, it can not be written), OSError
+    when the disk is full. After an error no note is there.
     """
     shards = shards if isinstance(shards, Shards) else open_shards(shards)
     try:
@@ -70,10 +76,20 @@ def export(
     if token_freq is not None and target is not Target.SPECULATORS:
         raise ShardError(f"{TOKEN_FREQ} is for speculators only: leave it out")
     folder = Path(directory)
+    with _taken(folder, shards.directory, target, overwrite=overwrite):
+        return _exported(shards, target, folder, overwrite=overwrite, token_freq=token_freq)
+
+
+def _exported(
+    shards: Shards,
+    target: Target,
+    folder: Path,
+    *,
+    overwrite: bool,
+    token_freq: Frequencies | None,
+) -> Exported:
     names = (*FORMATS[target].files, *((TOKEN_FREQ,) if token_freq else ()))
-    made = _prepare(folder, shards.directory, target, overwrite=overwrite)
     drafts: dict[str, Draft] = {}
-    done = False
     try:
         for name in (*names, NOTE):
             drafts[name] = Draft(folder / name, overwrite)
@@ -103,13 +119,10 @@ def export(
             (folder / name).unlink(missing_ok=True)
         for draft in drafts.values():
             draft.land()
-        done = True
         return exported
     finally:
         for draft in drafts.values():
             draft.drop()
-        if made and not done:
-            folder.rmdir()
 
 
 @dataclass(slots=True)
@@ -171,15 +184,38 @@ def _sum(table: pa.Table, column: str) -> int:
     return pc.sum(table[column]).as_py() or 0
 
 
-def _prepare(folder: Path, source: Path, target: Target, *, overwrite: bool) -> bool:
-    """Make the folder, or refuse it; whether it was made."""
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        return True
-    if not folder.is_dir():
+@contextmanager
+def _taken(folder: Path, source: Path, target: Target, *, overwrite: bool) -> Iterator[None]:
+    """The folder for this run alone, made if need be, or refused; one that was made goes again when
+    the run fails.
+    """
+    place = folder.resolve()
+    for at in (place, *place.parents):
+        if at.exists() and at.samefile(source):
+            held = "is" if at == place else "lies in"
+            raise OutputError(
+                f"{folder} {held} the folder of the shards themselves: name one outside of it"
+            )
+    made = not folder.exists()
+    if made:
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not folder.is_dir():
         raise OutputError(f"{folder} is a file: name a folder for the export")
-    if folder.samefile(source):
-        raise OutputError(f"{folder} holds the shards themselves: name another folder")
+    lock = locked(folder, OutputError)
+    try:
+        _refuse_filled(folder, target, overwrite=overwrite)
+        yield
+        made = False
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # the error that led here is the one to tell
+                folder.rmdir()
+        os.close(lock)
+
+
+def _refuse_filled(folder: Path, target: Target, *, overwrite: bool) -> None:
+    for name in {NOTE, TOKEN_FREQ, *(name for form in FORMATS.values() for name in form.files)}:
+        sweep(folder / name)  # what a run that was killed left there, for whichever target
     ours = (*FORMATS[target].files, NOTE, *((TOKEN_FREQ,) if target is Target.SPECULATORS else ()))
     present = sorted(entry.name for entry in folder.iterdir())
     foreign = [name for name in present if name not in ours]
@@ -192,7 +228,6 @@ def _prepare(folder: Path, source: Path, target: Target, *, overwrite: bool) -> 
             f"{folder} holds an export ({', '.join(present[:3])}): choose another folder,"
             " or pass --overwrite"
         )
-    return False
 
 
 def _write(
@@ -239,11 +274,8 @@ def _write(
 def _tables(shards: Shards, columns: set[str]) -> Iterator[pa.Table]:
     import pyarrow as pa
 
-    for batch in shards.dataset().to_batches(
-        columns=sorted(columns), batch_size=ROWS, batch_readahead=2, fragment_readahead=1
-    ):
-        if batch.num_rows:
-            yield pa.table(batch).combine_chunks()
+    for batch in shards.batches(sorted(columns), rows=ROWS):
+        yield pa.table(batch).combine_chunks()
 
 
 def _write_ids(table: pa.Table, draft: Draft) -> int:

@@ -189,7 +189,7 @@ def open_journal(
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise kind.error(f"{directory} is a file: name a directory for the {kind.name}") from None
-    journal = Journal(directory, kind, identity, _locked(directory, kind.error))
+    journal = Journal(directory, kind, identity, locked(directory, kind.error))
     try:
         names = sorted(entry.name for entry in directory.iterdir())
         _refuse_foreign(journal, names, beside, overwrite=overwrite)
@@ -311,8 +311,10 @@ def _of_another_kind(manifest: Path, name: str) -> bool:
         return False  # damaged beyond telling: what --overwrite is for
 
 
-def _locked(directory: Path, error: type[ValueError]) -> int:
-    """A lock on the directory for this process; it goes with the process, however that ends."""
+def locked(directory: Path, error: type[ValueError]) -> int:
+    """A lock on the directory for this process; it goes with the process, however that ends.
+    Returns a descriptor to close; raises `error` when another run has it.
+    """
     import fcntl
 
     descriptor = os.open(directory, os.O_RDONLY)
