@@ -1,8 +1,9 @@
 """`export` and `import`: shards into the files of trainers, and their rows of ids back into shards.
 
 What enters: a folder of shards, or files of rows. What leaves: files or shards, counts on stdout,
-and on stderr what the format can not hold or which rows were refused. It promises exit code 1 when
-nothing was written or rows were refused, and a warning where one file holds several splits.
+and on stderr which samples were left out or which rows were refused. It promises exit code 1 when
+nothing was written or rows were refused, a warning where one file holds several splits, and that
+what the options took away is counted.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def export(
     """
     from eagle3_data.shards.export import export as write
     from eagle3_data.shards.reader import open_shards
-    from eagle3_data.shards.targets import FORMATS
+    from eagle3_data.shards.targets import NOTE
 
     token_freq = None
     if with_token_freq:
@@ -69,7 +70,7 @@ def export(
         token_freq = torch_bytes
     opened = open_shards(directory)
     if split is not None:
-        there = sorted(opened.lazy().select("split").unique().collect()["split"])
+        there = opened.splits()  # an import's manifest does not list them
         if split not in there:
             raise UsageFault(
                 f"{directory} has no sample of the split {split!r}: its splits are"
@@ -77,20 +78,20 @@ def export(
             )
     shards = opened.where(split=split, min_grade=min_grade, max_length=max_length)
     made = write(shards, to, out, overwrite=overwrite, token_freq=token_freq)
-    form = FORMATS[made.target]
     if not quiet:
-        console.note(f"note: {form.title}")
-        console.note(f"  mask: {form.mask}")
-        for lost in form.lost:
-            console.note(f"  not held: {lost}")
+        # one line: what is the same at each call must not drown what is not
+        listed = len(made.not_held) + sum(map(len, made.lost.values()))
+        console.note(
+            f"note: {listed} things this format can not hold are listed in {made.directory / NOTE}"
+        )
     limits = {"--split": split, "--min-grade": min_grade, "--max-length": max_length}
-    given = [f"{option} {value}" for option, value in limits.items() if value is not None]
-    for text in _warnings(made, " ".join(given)):
+    given = " ".join(f"{option} {value}" for option, value in limits.items() if value is not None)
+    for text in _warnings(made, given):
         console.note(f"warning: {text}")
     if json:
         console.data(made.to_dict())
     else:
-        console.result(console.visible(_counts(made)))
+        console.result(console.visible(_counts(made, given)))
     raise typer.Exit(Exit.CLEAN if made.samples_written else Exit.FINDINGS)
 
 
@@ -116,13 +117,16 @@ def _warnings(made: Exported, limits: str) -> Iterator[str]:
         yield f"nothing was written: the shards hold no sample {why}"
 
 
-def _counts(made: Exported) -> str:
-    """What was written, first of all: samples were read that no file holds."""
+def _counts(made: Exported, limits: str) -> str:
+    """What was written, first of all, of all that the shards hold: samples were read that no file
+    holds, and others were not. `limits`: the options that narrow.
+    """
     from eagle3_data.audit.formats.text import count_of
 
     told = [
-        f"{made.samples_written:,} of {count_of(made.samples, 'sample')},"
+        f"{made.samples_written:,} of {count_of(made.samples_held, 'sample')},"
         f" {count_of(made.supervised_tokens_written, 'supervised token')}"
+        + (f"; {made.narrowed_away:,} narrowed away by {limits}" if limits else "")
     ]
     told += [f"  {count:>9,}  {made.directory / name}" for name, count in made.written.items()]
     return "\n".join(told)

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,8 @@ def _exported(
         exported = Exported(
             target=target,
             directory=folder,
+            samples_held=shards.manifest.rows,
+            splits_held=replace(shards, conditions=()).splits(),
             samples=tally.samples,
             tokens=tally.tokens,
             supervised_tokens=tally.supervised,

@@ -70,8 +70,7 @@ FORMATS: dict[Target, Format] = {
             *_IDS_ONLY,
             f"splits: which row is of which; {STATE} names the split when all samples are of one",
         ),
-        use="Name this folder as the data path of the trainer. `prepare-data` is not needed. It"
-        " reads the shards themselves too: `--data hf:/absolute/path/of/the/shards`.",
+        use="Name this folder as the data path of the trainer. `prepare-data` is not needed.",
     ),
     Target.SPECFORGE: Format(
         title="SpecForge, pre-tokenised rows and conversations",

@@ -35,13 +35,19 @@ def shards(tmp_path_factory) -> Path:
     return folder
 
 
-def test_export_tells_counts_on_stdout_and_losses_on_stderr(shards, tmp_path) -> None:
+def test_export_tells_counts_on_stdout_and_left_out_on_stderr(shards, tmp_path) -> None:
     result = ran("export", shards, "--to", "openai", "-o", tmp_path / "out", "--json")
     assert result.exit_code == 0
     told = json.loads(result.stdout)
     left_out = told["left_out"]["messages.jsonl"]
     assert told["samples"] == told["written"]["messages.jsonl"] + sum(left_out.values())
-    assert "not held: thoughts" in result.stderr
+    note = tmp_path / "out" / "NOTE.md"
+    listed = note.read_text().split("## What this format can not hold")[1].split("## Use")[0]
+    count = listed.count("\n- ")
+    assert count == 10
+    first, *warnings = result.stderr.splitlines()
+    assert first == f"note: {count} things this format can not hold are listed in {note}"
+    assert [line for line in warnings if not line.startswith("warning: ")] == []
     for reason, count in left_out.items():
         assert f"messages.jsonl: {count_of(count, 'sample')} left out: {reason}" in result.stderr
     assert "in one file" not in result.output  # all of them are of train
@@ -70,8 +76,23 @@ def test_a_file_that_mixes_splits_is_warned_of_even_when_quiet(tmp_path) -> None
     assert f"- splits: {told}\n" in (tmp_path / "all" / "NOTE.md").read_text()
     one = ran("export", mixed, "--to", "specforge", "-o", tmp_path / "one", "--split", "val")
     assert one.exit_code == 0
-    assert f"{val} of {val} samples, " in one.stdout
+    first = one.stdout.splitlines()[0]
+    assert first.startswith(f"{val} of {train + val} samples, ")
+    assert first.endswith(f" supervised tokens; {train} narrowed away by --split val")
     assert "in one file" not in one.output + (tmp_path / "one" / "NOTE.md").read_text()
+
+
+def test_export_tells_what_its_own_options_took_away(shards, tmp_path) -> None:
+    lengths = [len(sample.input_ids) for sample in open_shards(shards)]
+    limit = sorted(lengths)[40]
+    kept = sum(length <= limit for length in lengths)
+    call = ["export", shards, "--to", "specforge", "--split", "train", "--max-length", limit]
+    made = ran(*call, "-o", tmp_path / "out", "--json")
+    told = json.loads(made.stdout)
+    assert (told["samples"], told["samples_held"], told["narrowed_away"]) == (kept, 94, 94 - kept)
+    text = ran(*call, "-o", tmp_path / "text", "--quiet").stdout.splitlines()[0]
+    assert text.startswith(f"{kept} of 94 samples, ")
+    assert text.endswith(f"; {94 - kept} narrowed away by --split train --max-length {limit}")
 
 
 def test_export_tells_first_what_was_written(shards, tmp_path) -> None:
@@ -89,7 +110,9 @@ def test_export_tells_first_what_was_written(shards, tmp_path) -> None:
 def test_an_export_of_nothing_says_why_and_exits_1(shards, tmp_path) -> None:
     short = ran("export", shards, "--to", "messages", "-o", tmp_path / "short", "--max-length", 1)
     assert short.exit_code == 1
-    assert short.stdout.startswith("0 of 0 samples, 0 supervised tokens\n")
+    assert short.stdout.startswith(
+        "0 of 94 samples, 0 supervised tokens; 94 narrowed away by --max-length 1\n"
+    )
     assert (
         "warning: nothing was written: the shards hold no sample that passes --max-length 1: give"
         " wider limits\n" in short.stderr
@@ -141,6 +164,13 @@ def test_export_refuses_with_the_next_step(shards, tmp_path) -> None:
     none = ran("export", tmp_path, "--to", "openai", "-o", tmp_path / "out")
     assert none.exit_code == 2
     assert not (tmp_path / "out").exists()
+    inside = ran("export", shards, "--to", "openai", "-o", shards / "sub")
+    assert inside.exit_code == 2
+    assert "sub lies in the folder of the shards themselves: name one outside" in inside.stderr
+    typo = ran("export", shards, "--to", "openai", "-o", tmp_path / "out", "--split", "vla")
+    assert (typo.exit_code, typo.stderr) == (
+        2, f"error: {shards} has no sample of the split 'vla': its splits are train\n"
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")

@@ -199,7 +199,64 @@ def test_filters_of_the_shards_hold(tmp_path) -> None:
     assert repr(narrowed).endswith("; narrowed by grade, split>")
     made = export(narrowed, "specforge", tmp_path / "out")
     assert (made.samples, made.grades) == (1, {"A": 1})
-    assert "- filter: split is train" in (tmp_path / "out" / NOTE).read_text()
+    assert (made.samples_held, made.narrowed_away) == (3, 2)
+    assert made.splits_held == {"train": 2, "val": 1}
+    told = (tmp_path / "out" / NOTE).read_text().splitlines()
+    assert told[2] == "- written 1 of 3 samples, tokens 7, supervised 4"
+    assert told[3] == "- read 1 of 3 samples (grade A 1), tokens 7, supervised 4"
+    place = told.index("- narrowed away 2 of 3 samples")
+    assert told[place + 1 : place + 3] == [
+        "- filter: grade in ('A', 'B')",
+        "- filter: split is train",
+    ]
+
+
+def test_filters_that_leave_nothing_still_tell_what_there_is(tmp_path) -> None:
+    write(tmp_path / "shards", table([row(0), row(1)]))
+    made = export(
+        open_shards(tmp_path / "shards").where(max_length=1), "messages", tmp_path / "out"
+    )
+    told = made.to_dict()
+    assert (told["samples"], told["samples_held"], told["narrowed_away"]) == (0, 2, 2)
+    assert "- written 0 of 2 samples, tokens 0" in (tmp_path / "out" / NOTE).read_text()
+
+
+WHOLE = "`--data hf:/absolute/path/of/the/shards`"
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "told"),
+    [
+        ([row(0), row(1)], {}, f" It reads the shards themselves too: {WHOLE}.\n"),
+        (
+            [row(0), row(1, sampled=9)],
+            {"max_length": 7},
+            f" It reads the shards themselves too ({WHOLE}), but all of them: also the 1 sample"
+            " that the filters took away here.\n",
+        ),
+        (
+            [row(0), row(1), row(2, split="val")],
+            {"split": "train"},
+            f"\n\n**Do not name the folder of shards in its place**: {WHOLE} reads all of it and"
+            " trains on all of its splits (2 train and 1 val samples), also on what is held back."
+            " Export the split to train on: `export DIR --to speculators --split train -o OUT`.\n",
+        ),
+        (
+            [row(0, split="a"), row(2, split="val")],
+            {},
+            f"\n\n**Do not name the folder of shards in its place**: {WHOLE} reads all of it and"
+            " trains on all of its splits (1 a and 1 val samples), also on what is held back."
+            " Export the split to train on: `export DIR --to speculators --split NAME -o OUT`.\n",
+        ),
+    ],
+)
+def test_nobody_is_sent_to_shards_that_hold_more_without_a_word(
+    tmp_path, rows, wanted, told
+) -> None:
+    write(tmp_path / "shards", table(rows))
+    export(open_shards(tmp_path / "shards").where(**wanted), "speculators", tmp_path / "out")
+    note = (tmp_path / "out" / NOTE).read_text()
+    assert note.endswith(f"`prepare-data` is not needed.{told}")
 
 
 @pytest.mark.parametrize(
