@@ -80,6 +80,7 @@ class Part:
             use_dictionary=DICTIONARY,
             write_statistics=STATISTICS,
             write_page_index=True,
+            write_page_checksum=True,  # zstd notices half of the flipped bits by itself
             data_page_size=layout.page_bytes,
             version="2.6",
         )

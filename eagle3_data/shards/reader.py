@@ -184,7 +184,9 @@ class Shards:
         import pyarrow.dataset as ds
 
         schema = arrow_schema(self.facts)
-        found = ds.dataset([str(path) for path in files], schema=schema, format="parquet")
+        proven = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        form = ds.ParquetFileFormat(default_fragment_scan_options=proven)
+        found = ds.dataset([str(path) for path in files], schema=schema, format=form)
         conditions = [c.on(ds.field(c.column)) for c in self.conditions]
         return found.filter(reduce(and_, conditions)) if conditions else found
 
@@ -209,7 +211,7 @@ class Shards:
         needed = [*names, *(c.column for c in self.conditions if c.column not in names)]
         for path in self.files:
             with self._reading(path):
-                file = pq.ParquetFile(path)
+                file = pq.ParquetFile(path, page_checksum_verification=True)
             with file:
                 for group in range(file.num_row_groups):
                     with self._reading(path):
