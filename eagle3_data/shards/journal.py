@@ -192,6 +192,7 @@ def open_journal(
     journal = Journal(directory, kind, identity, locked(directory, kind.error))
     try:
         names = sorted(entry.name for entry in directory.iterdir())
+        _refuse_no_files(journal, names)
         _refuse_foreign(journal, names, beside, overwrite=overwrite)
         if overwrite:  # the manifest goes first: it must not vouch for half of a result
             for name in (MANIFEST, *filter(kind.is_file, names), *kind.further, kind.journal):
@@ -301,6 +302,22 @@ def _refuse_foreign(
             f"{directory} holds foreign files ({', '.join(foreign[:3])}{more}):"
             f" move them away{step}"
         )
+
+
+def _refuse_no_files(journal: Journal[File, Made], names: Sequence[str]) -> None:
+    """Before anything is read or removed: a folder is not replaced, and of a pipe nothing ends."""
+    directory, kind = journal.directory, journal.kind
+    for name in names:
+        ours = name in (MANIFEST, kind.journal, *kind.further)
+        path = directory / name
+        if (ours or kind.is_file(name) or kind.is_draft(name)) and path.exists():
+            if path.is_file():
+                continue
+            what = "a folder" if path.is_dir() else "no regular file"
+            raise kind.error(
+                f"{path} is {what}, where a file of the {kind.name} belongs: move it away and run"
+                " the same command again"
+            )
 
 
 def _of_another_kind(manifest: Path, name: str) -> bool:

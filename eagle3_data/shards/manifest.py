@@ -159,6 +159,12 @@ def loaded(
     """
     path = directory / MANIFEST
     try:
+        if path.exists() and not path.is_file():  # a pipe would be read for ever
+            what = "a folder" if path.is_dir() else "no regular file"
+            raise error(
+                f"{path} is {what}: move it away and restore the manifest, or run `{command}"
+                " --overwrite` again"
+            )
         body = path.read_bytes()
     except FileNotFoundError:
         if not directory.is_dir():

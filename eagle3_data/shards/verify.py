@@ -9,7 +9,6 @@ traceback.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +18,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eagle3_data.shards import rules
+from eagle3_data.shards import entries, rules
 from eagle3_data.shards.invariants import broken_rows, unmade_ids
-from eagle3_data.shards.journal import SHARDS, digest
-from eagle3_data.shards.manifest import (
-    JOURNAL,
-    MANIFEST,
-    SPILL,
-    Manifest,
-    Shard,
-    load_manifest,
-)
+from eagle3_data.shards.journal import digest
+from eagle3_data.shards.manifest import MANIFEST, Manifest, Shard, load_manifest
 from eagle3_data.shards.schema import (
     ForeignVersion,
     ShardError,
@@ -95,6 +87,9 @@ def verify(
     except ForeignVersion:
         raise
     except ShardError as error:
+        other = entries.no_shards(path)
+        if other is not None:
+            raise ShardError(other) from None
         code = rules.MANIFEST_CHANGED if (path / MANIFEST).exists() else rules.MANIFEST_MISSING
         return Verification(path, [path / MANIFEST], None, findings=[Finding(code, 0, str(error))])
     facts = manifest.facts
@@ -138,35 +133,13 @@ class _Run:
         at = len(self.manifest.shards)
         if not self.manifest.sound:
             self._tell(rules.MANIFEST_CHANGED, at, "checksum or sums do not fit its content")
+        places = {path: number for number, path in enumerate(self.out.paths)}
         listed = {MANIFEST, *(shard.name for shard in self.manifest.shards)}
-        for entry in sorted(self.path.iterdir()):
-            if entry.name in (JOURNAL, SPILL) or SHARDS.is_draft(entry.name):
-                self._tell(rules.LEFTOVERS, at, entry.name)
-            elif entry.name.startswith("."):  # hidden from readers; the Hub and git keep theirs so
-                continue
-            elif entry.is_dir() and not entry.is_symlink():
-                inside = list(_inside(entry))
-                told = f"{entry.name}, a folder, files in it: {len(inside)}"
-                self._tell(rules.FOREIGN_ENTRY, at, told)
-                for path in inside:
-                    self._extra(path)
-            elif entry.name in listed:
-                # a link too, as the Hub and DVC lay files out: what it leads to is read and
-                # hashed, and one that leads to nothing is a missing shard
-                continue
-            elif entry.is_symlink():
-                self._tell(rules.FOREIGN_ENTRY, at, f"{entry.name}, a symbolic link")
-                self._extra(entry)
-            elif not self._extra(entry):
-                self._tell(rules.FOREIGN_ENTRY, at, entry.name)
-
-    def _extra(self, path: Path) -> bool:
-        """Whether it is a Parquet file that the manifest does not list: readers take it along."""
-        if path.suffix != ".parquet":
-            return False
-        self.out.paths.append(path)
-        self._tell(rules.SHARD_EXTRA, len(self.out.paths) - 1, "not in the manifest")
-        return True
+        for code, path, detail in entries.odd(self.path, listed):
+            if path not in places:
+                places[path] = len(self.out.paths)
+                self.out.paths.append(path)
+            self._tell(code, places[path], detail)
 
     def shard(self, number: int, shard: Shard) -> None:
         """One file, from its bytes to its samples."""
@@ -320,13 +293,6 @@ class _Run:
 def _groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
     for group in range(file.num_row_groups):
         yield file.read_row_group(group)
-
-
-def _inside(folder: Path) -> Iterator[Path]:
-    """The files of a folder and of those in it, in order; no link is followed."""
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (Path(place, name) for name in sorted(names))
 
 
 def _thoughts(rows: pa.Table) -> tuple[list[int], pa.Table]:
