@@ -49,19 +49,17 @@ def verify(
     from eagle3_data.cli.config import Settings, located, read
     from eagle3_data.cli.outputs import parse
     from eagle3_data.shards.verify import verify as verified
-    from eagle3_data.tokens.tokenizer import open_tokenizer
 
     wanted = shape(FORMATS, format, json=json, statistics=statistics)
     file = located(config)
     fixed = read(file) if file else Settings()
     outputs = parse(output or [], FORMATS, overwrite=overwrite, inputs=[])
-    chosen = tokenizer or fixed.tokenizer
     started = time.perf_counter()
     with console.progress(not quiet) as progress:
         found = verified(
             directory,
             deep=deep,
-            tokenizer=None if chosen is None else open_tokenizer(chosen),
+            tokenizer=tokenizer or fixed.tokenizer,
             progress=progress,
         )
     report = found.report(seconds=time.perf_counter() - started, versions=plan.versions())

@@ -33,11 +33,13 @@ class Finding:
     row: Mapping[str, Any] | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Verification:
-    """`paths`: shards in the order of the manifest, the manifest, extra files; `file_no` is the
-    place in it. `light`: light rows, one frame a row group. `manifest`: None when it could not be
-    read.
+    """What `verify` found; as text it is the report.
+
+    `paths`: shards in the order of the manifest, the manifest, entries that have no business there;
+    `file_no` is the place in it. `light`: light rows, one frame a row group. `manifest`: None when
+    it could not be read.
     """
 
     directory: Path
@@ -51,6 +53,13 @@ class Verification:
     def sound(self) -> bool:
         """Nothing of error level was found."""
         return all(SHARD_RULES[f.code].severity is not Severity.ERROR for f in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the report: 0 sound, 1 errors found. What is 2 on the command line, a call that
+        can not be answered, is an exception here.
+        """
+        return 0 if self.sound else 1
 
     @property
     def codes(self) -> list[str]:
@@ -109,6 +118,17 @@ class Verification:
             ],
             seconds=seconds,
             versions=versions,
+        )
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+    def __repr__(self) -> str:
+        shards = len(self.manifest.shards) if self.manifest else "unknown"
+        samples = sum(frame.height for frame in self.light)
+        return (
+            f"<Verification of {self.directory}: shards {shards}, samples read {samples},"
+            f" exit {self.exit_code}{''.join(f', {code}' for code in self.codes)}>"
         )
 
     def _ran(self) -> Iterable[Rule]:

@@ -67,15 +67,19 @@ def verify(
     directory: str | Path,
     *,
     deep: bool = False,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
-    """Check everything that can be checked. `deep`: compare the text of all samples, not of some a
-    shard.
+    """Check everything that can be checked of the shards in `directory`.
 
-    `progress` is called with (bytes read, bytes in all). Raises ShardError for a call that can not
-    be answered: no directory, a foreign schema version, `deep` without a tokenizer, a tokenizer
-    that is not the shards' own.
+    `tokenizer`: its folder or file, or an opened one; without it ids are not compared with texts.
+    `deep`: compare the texts of all samples, not of some a shard. `progress` is called with (bytes
+    read, bytes in all).
+
+    The `Verification` has `sound`, `exit_code` (0, or 1 when errors were found) and `codes`, its
+    text is the report, `report()` the same in the form of `check`. Raises ShardError for a call
+    that can not be answered: no directory, none of shards, a foreign schema version, `deep` without
+    a tokenizer, a tokenizer that is not the shards' own; and TokenizerError.
     """
     path = Path(directory)
     if not path.is_dir():
@@ -93,6 +97,10 @@ def verify(
         code = rules.MANIFEST_CHANGED if (path / MANIFEST).exists() else rules.MANIFEST_MISSING
         return Verification(path, [path / MANIFEST], None, findings=[Finding(code, 0, str(error))])
     facts = manifest.facts
+    if isinstance(tokenizer, str | Path):
+        from eagle3_data.tokens.tokenizer import open_tokenizer
+
+        tokenizer = open_tokenizer(tokenizer)
     if tokenizer is not None and tokenizer.fingerprint != facts.tokenizer_hash:
         raise ShardError(
             f"{path} was made with the tokenizer {facts.tokenizer} ({facts.tokenizer_hash[:12]}),"

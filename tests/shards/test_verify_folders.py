@@ -1,4 +1,4 @@
-"""Verifying folders: what is no folder of shards, and what lies in the place of a file."""
+"""Verifying folders: what is no folder of shards, what lies in the place of a file, and the API."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 
 import orjson
 import pytest
-from making import contents, many, write
+from making import CAPTURE, FACTS, TOKENIZER, contents, many, row, table, write
+from roads import REFERENCE
 
 import eagle3_data
 from eagle3_data.shards.export import export
 from eagle3_data.shards.manifest import JOURNAL, MANIFEST
 from eagle3_data.shards.schema import ShardError
 from eagle3_data.shards.verify import verify
+from eagle3_data.tokens.tokenizer import TokenizerError
 
 SHARD = "part-00000.parquet"
 
@@ -185,3 +187,48 @@ def test_a_manifest_in_the_place_of_which_a_pipe_lies_is_not_waited_for(tmp_path
         eagle3_data.open_shards(tmp_path)
     with pytest.raises(ShardError, match="is no folder of shards"):
         verify(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_verify_takes_the_path_of_a_tokenizer_as_check_and_convert_do(tmp_path, kind) -> None:
+    eagle3_data.convert(CAPTURE, tmp_path / "s", tokenizer=kind(TOKENIZER))
+    found = eagle3_data.verify(kind(tmp_path / "s"), deep=True, tokenizer=kind(TOKENIZER))
+    assert (found.codes, found.exit_code, found.texts_compared) == ([], 0, True)
+    opened = eagle3_data.verify(tmp_path / "s", tokenizer=REFERENCE)
+    assert (opened.codes, opened.texts_compared) == ([], True)
+    with pytest.raises(TokenizerError):
+        eagle3_data.verify(tmp_path / "s", tokenizer=kind(tmp_path / "none"))
+    write(tmp_path / "other", many(3), facts=FACTS)
+    with pytest.raises(ShardError, match="pass the one of the capture"):
+        eagle3_data.verify(tmp_path / "other", tokenizer=kind(TOKENIZER))
+
+
+def test_a_verification_is_short_to_show_and_its_text_is_the_report(tmp_path) -> None:
+    folder = tmp_path / "s"
+    write(folder, table([row(0), row(1)]))
+    found = verify(folder)
+    assert found.exit_code == 0
+    assert repr(found) == f"<Verification of {folder}: shards 1, samples read 2, exit 0>"
+    assert str(found) == str(found.report())
+    assert str(found).startswith("CLEAN  nothing found\n2 lines in = 2 kept")
+    (folder / SHARD).unlink()
+    (folder / "README.md").write_text("r")
+    found = verify(folder)
+    assert found.exit_code == 1
+    assert repr(found) == (
+        f"<Verification of {folder}: shards 1, samples read 0, exit 1, SHD003, SHD024>"
+    )
+    assert str(found).startswith("FAULTS")
+    (folder / "README.md").rename(folder / JOURNAL)
+    (folder / MANIFEST).unlink()
+    found = verify(folder)
+    assert repr(found) == (
+        f"<Verification of {folder}: shards unknown, samples read 0, exit 1, SHD001>"
+    )
+
+
+def test_a_warning_alone_is_exit_0(tmp_path) -> None:
+    write(tmp_path, many(3))
+    (tmp_path / "README.md").write_text("r")
+    found = verify(tmp_path)
+    assert (found.codes, found.exit_code, found.report().exit_code) == (["SHD024"], 0, 0)
