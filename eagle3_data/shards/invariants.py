@@ -7,10 +7,12 @@ rules, not the program.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -30,6 +32,9 @@ turn.
 
 COUNTED = pa.array([Grade.B.value, Grade.C.value])
 """Grades that rest on `completion_tokens`; A has no quarrel with it where it is known."""
+
+JSON_TEXTS = ("messages", "tools", "settings")
+"""Columns that hold JSON text, or null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,22 @@ def unmade_ids(table: pa.Table) -> Flags:
         [ok and found != sample_id(line, choice, turn) for found, line, choice, turn, ok in rows],
         dtype=bool,
     )
+
+
+def other_profiles(table: pa.Table, facts: ShardFacts) -> Flags:
+    """Rows that name another profile than the facts of their folder."""
+    return _flags(pc.not_equal(table["profile"], facts.profile))
+
+
+def no_json(table: pa.Table) -> Iterator[tuple[int, str, str]]:
+    """(row, column, why not) of texts in the columns of `JSON_TEXTS` that are no JSON."""
+    for name in JSON_TEXTS:
+        for row, text in enumerate(table[name].to_pylist()):
+            try:
+                if text is not None:
+                    orjson.loads(text)
+            except orjson.JSONDecodeError as error:
+                yield row, name, str(error)[:80]
 
 
 def _usage_differs(table: pa.Table, sampled: Ints, ended: Flags) -> Flags:

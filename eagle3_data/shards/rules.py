@@ -44,9 +44,10 @@ MANIFEST_CHANGED = _shd(
     2,
     "manifest-changed",
     """\
-The manifest can not be read, or is not what the run wrote: its checksum or its sums do not fit.
+The manifest can not be read, or is not what the run wrote: its checksum or its sums do not fit, or
+its numbers are not those of its shards (tokens, rows, the ledger with its splits).
 
-Why it matters: it was edited, so its counts prove nothing.
+Why it matters: it was edited, so its counts prove nothing; or it vouches for shards that were.
 What to do: restore it from where the directory was copied from, or convert again.""",
 )
 
@@ -136,7 +137,8 @@ FACTS_DIFFER = _shd(
     11,
     "facts-differ",
     """\
-A shard was written with another profile, tokenizer, template or rules than the manifest says.
+A shard was written with another profile, tokenizer, template or rules than the manifest says, or a
+sample names another profile.
 
 Why it matters: ids of two tokenizers in one data set train nonsense in silence.
 What to do: keep the shards of one run in one directory.""",
@@ -146,8 +148,9 @@ CONTRACT_BROKEN = _shd(
     12,
     "contract-broken",
     """\
-A column holds a value that schema v1 does not allow, or a `sample_id` is not the one of its
-`line_hash`, `choice` and `turn`.
+A column holds a value that schema v1 does not allow: `messages`, `tools` or `settings` are no JSON,
+a `sample_id` is not the one of its `line_hash`, `choice` and `turn`, samples of one line have
+different line hashes.
 
 Why it matters: readers rely on it; an id that is not made of its line leads to no capture.
 What to do: see the column and the value in the detail; convert again.""",
@@ -237,10 +240,11 @@ SAMPLE_REPEATED = _shd(
     20,
     "sample-repeated",
     """\
-Two samples have the same id.
+Two samples have the same id, or come from the same file, line, choice and turn.
 
 Why it matters: the id is made from the record's bytes, so the same sample is trained twice.
-What to do: remove the duplicate from the captures; SET rules name it.""",
+What to do: remove the duplicate from the captures; SET rules name it. Where only the place is the
+same, one of the two was edited: convert again.""",
     at="/sample_id",
 )
 

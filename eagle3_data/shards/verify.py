@@ -19,9 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eagle3_data.shards import entries, rules
-from eagle3_data.shards.invariants import broken_rows, unmade_ids
+from eagle3_data.shards.invariants import (
+    JSON_TEXTS,
+    broken_rows,
+    no_json,
+    other_profiles,
+    unmade_ids,
+)
 from eagle3_data.shards.journal import digest
-from eagle3_data.shards.manifest import MANIFEST, Manifest, Shard, load_manifest
+from eagle3_data.shards.manifest import MANIFEST, Manifest, Place, Shard, load_manifest
+from eagle3_data.shards.part import Sums
 from eagle3_data.shards.schema import (
     ForeignVersion,
     ShardError,
@@ -31,6 +38,7 @@ from eagle3_data.shards.schema import (
 )
 from eagle3_data.shards.texts import NAMES, text_differs
 from eagle3_data.shards.verified import Finding, Verification
+from eagle3_data.shards.whole import origins, whole
 from eagle3_data.tokens.samples import GRADE, PROMPT_SOURCE, SpanKind
 
 if TYPE_CHECKING:
@@ -130,6 +138,9 @@ class _Run:
     deep: bool
     out: Verification = field(init=False)
     _schema_v1: Any = None
+    _sources: list[pl.DataFrame] = field(default_factory=list)
+    _vouched: bool = True
+    """So far every shard was read to its end, and its bytes are the manifest's."""
 
     def __post_init__(self) -> None:
         files = [self.path / shard.name for shard in self.manifest.shards]
@@ -152,6 +163,7 @@ class _Run:
     def shard(self, number: int, shard: Shard) -> None:
         """One file, from its bytes to its samples."""
         path = self.path / shard.name
+        vouched, self._vouched = self._vouched, False
         if not path.is_file():
             self._tell(rules.SHARD_MISSING, number, f"{shard.rows} samples, {shard.bytes} bytes")
             return
@@ -161,47 +173,27 @@ class _Run:
                 if not changed and file.metadata.num_rows != shard.rows:
                     self._rows(number, shard, file.metadata.num_rows)
                 if self._schema(number, file.schema_arrow, path):
-                    rows = 0
+                    sums = Sums()
                     broken: dict[tuple[str, str], str] = {}
                     for group in _groups(file):
-                        self._group(number, rows, group, broken)
-                        rows += group.num_rows
+                        self._group(number, sums.rows, group, broken)
+                        sums.add(group)
                     for (column, check), case in broken.items():
                         self._tell(
                             rules.CONTRACT_BROKEN, number, f"{column}: {check} fails, {case}"
                         )
-                    if changed and rows != shard.rows:
-                        self._rows(number, shard, rows)
+                    if not changed:
+                        self._sums(shard, sums)
+                        self._vouched = vouched
+                    elif sums.rows != shard.rows:
+                        self._rows(number, shard, sums.rows)
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             self._tell(rules.SHARD_UNREADABLE, number, reason)
 
     def whole(self) -> None:
-        """What only all shards together show: repeated ids, conversations in two splits."""
-        rows = self.out.rows()
-        repeated = rows.filter(pl.col("record_id").is_duplicated())
-        first = rows.select(
-            pl.col("record_id"), pl.col("file_no").alias("at_file"), pl.col("line").alias("at_line")
-        )
-        first = first.unique("record_id", keep="first", maintain_order=True)
-        for row in repeated.join(
-            first, on="record_id", how="left", maintain_order="left"
-        ).iter_rows(named=True):
-            if (row["file_no"], row["line"]) != (row["at_file"], row["at_line"]):
-                name = self.out.paths[row["at_file"]].name
-                self._tell(
-                    rules.SAMPLE_REPEATED,
-                    row["file_no"],
-                    f"the same as {name}:{row['at_line']}",
-                    row,
-                )
-        splits = rows.with_columns(splits=pl.col("split").n_unique().over("conversation_id"))
-        for row in splits.filter(pl.col("splits") > 1).iter_rows(named=True):
-            detail = (
-                f"conversation {row['conversation_id'][:80]} is in {row['splits']} splits,"
-                f" here {row['split'][:40]}"
-            )
-            self._tell(rules.CONVERSATION_SPLIT, row["file_no"], detail, row)
+        """What only all shards together show."""
+        self.out.findings += whole(self.out, self._sources, vouched=self._vouched)
 
     def _bytes(self, number: int, shard: Shard, path: Path) -> bool:
         """Size and digest; whether they differ from the manifest's."""
@@ -226,6 +218,15 @@ class _Run:
 
     def _rows(self, number: int, shard: Shard, found: int) -> None:
         self._tell(rules.ROWS_DIFFER, number, f"{found} rows, the manifest says {shard.rows}")
+
+    def _sums(self, shard: Shard, sums: Sums) -> None:
+        """What the manifest says of the rows. Only of bytes that it vouches for: others are told as
+        such, and their rows prove nothing against it.
+        """
+        for name, said, found in sums.differing(shard):
+            if name != "rows":  # another number of them has its own code
+                detail = f"{shard.name}: {name} {_short(said)}, its rows give {_short(found)}"
+                self._tell(rules.MANIFEST_CHANGED, len(self.manifest.shards), detail)
 
     def _schema(self, number: int, schema: pa.Schema, path: Path) -> bool:
         """Whether the samples of the file can be checked at all."""
@@ -269,21 +270,32 @@ class _Run:
             )
         )
         self.out.light.append(light)
+        self._sources.append(origins(frame))
         for code, flags in broken_rows(group, self.manifest.facts).items():
             for i in flags.nonzero()[0].tolist():
                 self._tell(code, number, _evidence(group, i), light.row(i, named=True))
         for i in unmade_ids(group).nonzero()[0].tolist():
             detail = f"sample_id: not made of line_hash, choice and turn, {_source(group, i)}"
             self._tell(rules.CONTRACT_BROKEN, number, detail, light.row(i, named=True))
-        if self.tokenizer is not None:
-            self._texts(number, start, group, light)
-
-    def _texts(self, number: int, start: int, group: pa.Table, light: pl.DataFrame) -> None:
-        assert self.tokenizer is not None
+        for i in other_profiles(group, self.manifest.facts).nonzero()[0].tolist():
+            named = (
+                f"profile {group['profile'][i].as_py()!s:.40}, not {self.manifest.facts.profile}"
+            )
+            detail = f"{named}, {_source(group, i)}"
+            self._tell(rules.FACTS_DIFFER, number, detail, light.row(i, named=True))
         step = 1 if self.deep else max(1, self.manifest.shards[number].rows // TEXTS_A_SHARD)
         chosen = list(range(-start % step, group.num_rows, step))
         if not chosen:  # a group smaller than the step
             return
+        for i, column, reason in no_json(group.select(JSON_TEXTS).take(chosen)):
+            at = chosen[i]
+            detail = f"{column}: no JSON ({reason}), {_source(group, at)}"
+            self._tell(rules.CONTRACT_BROKEN, number, detail, light.row(at, named=True))
+        if self.tokenizer is not None:
+            self._texts(number, chosen, group, light)
+
+    def _texts(self, number: int, chosen: list[int], group: pa.Table, light: pl.DataFrame) -> None:
+        assert self.tokenizer is not None
         rows = group.take(chosen)
         found = text_differs(rows, self.tokenizer)
         places, thoughts = _thoughts(rows)
@@ -328,6 +340,14 @@ def _thoughts(rows: pa.Table) -> tuple[list[int], pa.Table]:
     )
     table = alone.select(NAMES).to_arrow(compat_level=pl.CompatLevel.oldest())
     return alone["place"].to_list(), table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Place):
+        file = value.file if len(value.file) <= 40 else f"…{value.file[-39:]}"
+        at = f"{file}:{value.line} byte {value.offset}"
+        return f"{at} choice {value.choice} turn {value.turn}"
+    return str(value)[:40]
 
 
 def _evidence(group: pa.Table, row: int) -> str:

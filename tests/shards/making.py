@@ -102,11 +102,15 @@ def rewrite(directory: Path, name: str, rows: pa.Table, facts: ShardFacts = FACT
     import pyarrow.parquet as pq
 
     from eagle3_data.shards.journal import digest
-    from eagle3_data.shards.manifest import MANIFEST, load_manifest
+    from eagle3_data.shards.manifest import load_manifest
+    from eagle3_data.shards.part import Sums
 
     path = directory / name
     pq.write_table(rows.replace_schema_metadata(arrow_schema(facts).metadata), path)
     manifest = load_manifest(directory)
+    sums = Sums()
+    if "codes" in rows.column_names:  # else it is no shard, and nothing is added up
+        sums.add(rows)
     shards = [
         shard
         if shard.name != name
@@ -114,14 +118,25 @@ def rewrite(directory: Path, name: str, rows: pa.Table, facts: ShardFacts = FACT
             update={
                 "bytes": path.stat().st_size,
                 "sha256": digest(path),
+                **sums.told(),
                 "rows": rows.num_rows,
             }
         )
         for shard in manifest.shards
     ]
-    rows_now = sum(shard.rows for shard in shards)
-    changed = manifest.model_copy(update={"shards": shards, "rows": rows_now}).sealed()
-    (directory / MANIFEST).write_bytes(changed.to_bytes())
+    vouch(directory, shards=shards)
+
+
+def vouch(directory: Path, **changed: Any) -> None:
+    """Change the manifest and make its sums and its checksum anew."""
+    from eagle3_data.shards.manifest import MANIFEST, load_manifest
+
+    manifest = load_manifest(directory).model_copy(update=changed)
+    sums = {
+        name: sum(getattr(shard, name) for shard in manifest.shards)
+        for name in ("rows", "tokens", "supervised_tokens")
+    }
+    (directory / MANIFEST).write_bytes(manifest.model_copy(update=sums).sealed().to_bytes())
 
 
 def rot(path: Path, column: str) -> None:
