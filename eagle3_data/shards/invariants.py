@@ -76,7 +76,8 @@ def broken_rows(table: pa.Table, facts: ShardFacts) -> dict[str, Flags]:
     same = (ids.lengths == mask.lengths) & (ids.lengths == seq_len)
     tiles, wanted = _spans(table["spans"], seq_len, same)
     sampled = _total(mask, mask.values != 0)
-    ended = _ended(ids, mask, facts)
+    last = _last_sampled(ids, mask)
+    ended = np.isin(last, facts.end_of_turn)
     out = {
         rules.LENGTHS_DIFFER: ~same,
         rules.MASK_NOT_BINARY: _any(mask, mask.values > 1),
@@ -92,7 +93,7 @@ def broken_rows(table: pa.Table, facts: ShardFacts) -> dict[str, Flags]:
         ),
     }
     if facts.end_of_turn:
-        out[rules.END_NOT_SUPERVISED] = _end_missing(table, ended)
+        out[rules.END_NOT_SUPERVISED] = _end_missing(table, last, ended)
     return out
 
 
@@ -185,19 +186,21 @@ def _usage_differs(table: pa.Table, sampled: Ints, ended: Flags) -> Flags:
     return (proven & told & ~fits) | (counted & ~told) | (proven & captured & ~asked)
 
 
-def _ended(ids: Lists, mask: Lists, facts: ShardFacts) -> Flags:
-    """Rows that end in a supervised end of turn."""
+def _last_sampled(ids: Lists, mask: Lists) -> Ints:
+    """The last id of each row, -1 where the model did not sample it."""
+    out = np.full(len(ids.starts), -1, dtype=np.int64)
     filled = (ids.lengths > 0) & (mask.lengths > 0)
-    ended = np.zeros(len(filled), dtype=bool)
-    last = ids.values[ids.ends[filled] - 1]
-    ended[filled] = np.isin(last, facts.end_of_turn) & (mask.values[mask.ends[filled] - 1] != 0)
-    return ended
+    sampled = mask.values[mask.ends[filled] - 1] != 0
+    out[filled] = np.where(sampled, ids.values[ids.ends[filled] - 1], -1)
+    return out
 
 
-def _end_missing(table: pa.Table, ended: Flags) -> Flags:
+def _end_missing(table: pa.Table, last: Ints, ended: Flags) -> Flags:
+    """The model stopped, and no end of turn, stop string or stop id of the request says how."""
     stopped = pc.fill_null(pc.equal(table["finish_reason"], "stop"), False)
     text = pc.fill_null(pc.match_substring_regex(table["stop_reason"], STOP_TEXT), False)
-    expected = pc.and_not(pc.and_not(stopped, text), table["truncated"])
+    asked = pc.fill_null(pc.equal(table["stop_reason"], pa.array(last).cast(pa.string())), False)
+    expected = pc.and_not(pc.and_not(stopped, text), pc.or_(table["truncated"], asked))
     return _flags(expected) & ~ended
 
 

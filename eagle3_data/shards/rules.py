@@ -232,7 +232,8 @@ The model stopped, but the sequence does not end in a supervised end-of-turn id.
 
 Why it matters: a drafter trained without it never proposes the end.
 What to do: check the end_of_turn of the profile; convert again.
-Not flagged: a stop string of the request, samples cut at the length limit.""",
+Not flagged: a stop string of the request, or a stop id of it that is the last one; samples cut at
+the length limit.""",
     at="/input_ids",
 )
 

@@ -121,6 +121,7 @@ def test_counts_of_the_server_that_fit_the_grade(tmp_path, changed) -> None:
         {"finish_reason": None},
         {"truncated": True},
         {"stop_reason": "END"},
+        {"stop_reason": "16"},  # a stop id of the request, the last one
     ],
     ids=str,
 )
@@ -128,6 +129,11 @@ def test_an_end_of_turn_is_only_asked_for_where_the_model_stopped(tmp_path, chan
     open_end = {"input_ids": [10, 11, 12, 13, 14, 15, 16]}
     write(tmp_path, table([row(0, **open_end, **changed), row(1, stop_reason="2")]))
     assert verify(tmp_path).codes == []
+
+
+def test_a_stop_id_that_is_not_the_last_one_is_no_end(tmp_path) -> None:
+    write(tmp_path, table([row(0, input_ids=[10, 11, 12, 13, 14, 15, 16], stop_reason="15")]))
+    assert verify(tmp_path).codes == ["SHD019"]
 
 
 def test_without_end_of_turn_ids_no_end_is_asked_for(tmp_path) -> None:
