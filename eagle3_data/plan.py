@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -71,7 +73,54 @@ def sources(paths: Sequence[str | Path | Source] | str | Path) -> list[Source]:
     ready = [path for path in paths if isinstance(path, Source)]
     if len(ready) == len(paths) and ready:
         return ready
-    return expand([path.path if isinstance(path, Source) else str(path) for path in paths])
+    names = [path.path if isinstance(path, Source) else str(path) for path in paths]
+    refuse_shards(names)
+    return expand(names)
+
+
+def refuse_shards(files: Sequence[str]) -> None:
+    """Raise InputError for shards: read as text they are nothing but faults."""
+    from eagle3_data.records.sources import InputError
+
+    for name in files:
+        folder = _shards_at(Path(name))
+        if folder is not None:
+            raise InputError(
+                f"{name}: these are shards, not captured responses:"
+                f" use `eagle3-data verify {shlex.quote(str(folder))}`"
+            )
+
+
+def _shards_at(path: Path) -> Path | None:
+    """The folder of shards that `path` is, or is a part of."""
+    try:
+        if path.is_dir():
+            return path if _holds_shards(path) else None
+        return path.parent if path.is_file() and _is_parquet(path) else None
+    except OSError:
+        return None  # whoever reads it says why it can not be read
+
+
+def _holds_shards(folder: Path) -> bool:
+    """Parts or a manifest of shards, and no capture beside them."""
+    from eagle3_data.records.sources import ENDINGS
+    from eagle3_data.shards.manifest import JOURNAL, MANIFEST, load_manifest
+    from eagle3_data.shards.schema import ShardError
+
+    names = {entry.name for entry in folder.iterdir() if entry.is_file()}
+    if any(name.endswith(ENDINGS) for name in names - {JOURNAL, MANIFEST}):
+        return False
+    if JOURNAL in names or any(fnmatch(name, "part-*.parquet") for name in names):
+        return True
+    try:
+        return MANIFEST in names and bool(load_manifest(folder))
+    except ShardError:
+        return False
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PAR1"
 
 
 def holdout(paths: Sequence[str | Path], limits: Thresholds) -> Holdout | None:

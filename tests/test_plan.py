@@ -14,6 +14,7 @@ import pytest
 
 from eagle3_data import check, convert, plan
 from eagle3_data.profiles.choose import choose
+from eagle3_data.records.sources import InputError
 from eagle3_data.tokens.markers import MarkerMismatch
 from eagle3_data.tokens.tokenizer import Tokenizer, open_tokenizer
 
@@ -103,3 +104,10 @@ def test_held_out_prompts_that_no_rule_looks_for_are_told(tmp_path: Path) -> Non
     assert check([CLEAN], ignore=["SET"]).notes == ()
     _, manifest = convert([CLEAN], tmp_path / "s", tokenizer=SMOLLM, holdout=[held], ignore=["SET"])
     assert manifest is not None and manifest.identity.options["holdout"] == []
+
+
+def test_shards_are_refused_from_python_too(tmp_path: Path) -> None:
+    convert([CLEAN], tmp_path / "s", tokenizer=SMOLLM)
+    for path in (tmp_path / "s", tmp_path / "s" / "part-00000.parquet"):
+        with pytest.raises(InputError, match="these are shards, not captured responses: use"):
+            check(path)

@@ -8,10 +8,7 @@ partial. With `--follow` an interrupt is the usual end, and nothing is partial.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 
 import typer
@@ -74,7 +71,7 @@ def check(
         refuse_unfit(files, quarantine=quarantine is not None, workers=workers is not None)
     elif stop_on:
         raise UsageFault("--stop-on ends a capture that still runs: add --follow")
-    refuse_shards(files)
+    plan.refuse_shards(files)
     sources = [] if follow else expand(files)
     inputs = [Path(name) for name in files] if follow else [source.real for source in sources]
     outputs = parse(output or [], FORMATS, overwrite=overwrite, inputs=inputs)
@@ -131,46 +128,3 @@ def check(
     elif quarantine is not None:
         console.note(f"{quarantine}: nothing written, because the check was interrupted")
     raise typer.Exit(max(exit_code(report, exit_zero=exit_zero), least))
-
-
-def refuse_shards(files: Sequence[str]) -> None:
-    """Raise UsageFault for shards: read as text they are nothing but faults."""
-    for name in files:
-        folder = _shards_at(Path(name))
-        if folder is not None:
-            raise UsageFault(
-                f"{name}: these are shards, not captured responses:"
-                f" use `eagle3-data verify {shlex.quote(str(folder))}`"
-            )
-
-
-def _shards_at(path: Path) -> Path | None:
-    """The folder of shards that `path` is, or is a part of."""
-    try:
-        if path.is_dir():
-            return path if _holds_shards(path) else None
-        return path.parent if path.is_file() and _is_parquet(path) else None
-    except OSError:
-        return None  # whoever reads it says why it can not be read
-
-
-def _holds_shards(folder: Path) -> bool:
-    """Parts or a manifest of shards, and no capture beside them."""
-    from eagle3_data.records.sources import ENDINGS
-    from eagle3_data.shards.manifest import JOURNAL, MANIFEST, load_manifest
-    from eagle3_data.shards.schema import ShardError
-
-    names = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    if any(name.endswith(ENDINGS) for name in names - {JOURNAL, MANIFEST}):
-        return False
-    if JOURNAL in names or any(fnmatch(name, "part-*.parquet") for name in names):
-        return True
-    try:
-        return MANIFEST in names and bool(load_manifest(folder))
-    except ShardError:
-        return False
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(4) == b"PAR1"

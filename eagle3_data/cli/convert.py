@@ -92,8 +92,8 @@ def convert(
       eagle3-data convert data/ -o shards/ --tokenizer DIR --max-length 8192 --on-too-long drop-tail
     """
     from eagle3_data import convert as station
+    from eagle3_data import plan
     from eagle3_data.audit.formats import FORMATS
-    from eagle3_data.cli.check import refuse_shards
     from eagle3_data.cli.config import Settings, located, read
     from eagle3_data.cli.outputs import parse
     from eagle3_data.records.sources import expand
@@ -117,7 +117,7 @@ def convert(
         "on_too_long": on_too_long.value,
         "split": str(Splits.parse(split)),
     }
-    refuse_shards(files)
+    plan.refuse_shards(files)
     sources = expand(files)
     outputs = parse(output or [], FORMATS, overwrite=overwrite, inputs=[s.real for s in sources])
     for one in outputs:
