@@ -63,7 +63,9 @@ def _(row: Row, rng: random.Random, other: Row) -> None:
 
 @edits("same text in both fields", "A09", "CAP008")
 def _(row: Row, rng: random.Random, other: Row) -> None:
-    message(row)["content"] = message(row)["reasoning"]
+    # the longer one: below 32 characters (`copied_equal_chars`) the same text twice may be honest
+    both = max(message(row)["reasoning"], message(row)["content"], key=len)
+    message(row).update(reasoning=both, content=both)
 
 
 @edits("thought cut by the limit, in another server's word", "A07", "CAP011")
