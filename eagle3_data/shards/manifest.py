@@ -109,6 +109,15 @@ class Identity(Run):
     inputs: list[dict[str, JsonValue]]
     layout: dict[str, JsonValue]
 
+    def differences(self, other: Self) -> list[str]:
+        """As above; of the rules only their digest is known, so the options that set it are told."""
+        return [
+            "other rules, severities or thresholds: --select, --ignore, --error, --warn, settings"
+            if line.startswith("facts.rules_version:")
+            else line
+            for line in super().differences(other)
+        ]
+
 
 class Manifest(Sealed):
     """A finished directory. `checksum` covers everything else in it."""
