@@ -110,7 +110,7 @@ class Identity(Run):
     layout: dict[str, JsonValue]
 
     def differences(self, other: Self) -> list[str]:
-        """As above; of the rules only their digest is known, so the options that set it are told."""
+        """As above. Of the rules only a digest is known: told are the options that set it."""
         return [
             "other rules, severities or thresholds: --select, --ignore, --error, --warn, settings"
             if line.startswith("facts.rules_version:")

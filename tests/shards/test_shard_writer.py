@@ -228,7 +228,7 @@ def test_another_run_is_refused_with_what_differs(tmp_path) -> None:
     with pytest.raises(ShardError, match=r'facts\.tokenizer_hash: "bb" → "dd"'):
         write(tmp_path, rows, facts=other, options={"min_grade": "D", "turns": "last"})
     other = FACTS.model_copy(update={"rules_version": "dd"})
-    with pytest.raises(ShardError, match="of another run .other rules, severities or thresholds: "):
+    with pytest.raises(ShardError, match=r"another run \(other rules, severities or thresholds: "):
         write(tmp_path, rows, facts=other, options={"min_grade": "D", "turns": "last"})
     with pytest.raises(ShardError, match=r"layout\.level: 3 → 9"):
         write(
