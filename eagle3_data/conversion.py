@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -193,8 +193,9 @@ def _write(writer: ShardWriter, spill: Spill, outcome: Outcome, cancel: Event | 
 def _told(report: Report, manifest: Manifest, into: Path) -> Report:
     """The report with what was written, and a word where one folder holds several splits."""
     from eagle3_data.audit.report import Written
+    from eagle3_data.spill import spilled
 
-    kept = report.records.filter(pl.col("verdict") == "keep")
+    kept = spilled(report.records).filter(pl.col("verdict") == "keep")
     written = Written(
         str(into),
         files=len(manifest.shards),
@@ -202,12 +203,13 @@ def _told(report: Report, manifest: Manifest, into: Path) -> Report:
         tokens=manifest.tokens,
         supervised_tokens=manifest.supervised_tokens,
         grades=dict(kept["grade"].cast(pl.String).value_counts().sort("grade").iter_rows()),
-        splits=dict(kept["split"].value_counts().sort("split").iter_rows()),
+        splits=cast("dict[str, int]", manifest.ledger["splits"]),
     )
     notes = report.notes
-    if len(written.splits) > 1:
+    filled = [name for name, count in written.splits.items() if count]
+    if len(filled) > 1:
         notes += (
-            f"{into} holds the splits {', '.join(written.splits)}: a trainer that reads the whole"
+            f"{into} holds the splits {', '.join(filled)}: a trainer that reads the whole"
             " folder trains on all of them; `eagle3-data export` with --split NAME writes one",
         )
     return replace(report, written=written, notes=notes)

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -75,42 +74,47 @@ def sources(paths: Sequence[str | Path | Source] | str | Path) -> list[Source]:
         return ready
     names = [path.path if isinstance(path, Source) else str(path) for path in paths]
     refuse_shards(names)
-    return expand(names)
+    found = expand(names)
+    refuse_shards([source.path for source in found])  # of a glob
+    return found
 
 
 def refuse_shards(files: Sequence[str]) -> None:
-    """Raise InputError for shards: read as text they are nothing but faults."""
+    """Raise InputError for shards, and for other Parquet: read as text they are nothing but
+    faults.
+    """
     from eagle3_data.records.sources import InputError
 
     for name in files:
-        folder = _shards_at(Path(name))
-        if folder is not None:
+        path = Path(name)
+        try:
+            whole, part = (
+                path.is_dir() and _holds_shards(path),
+                path.is_file() and _is_parquet(path),
+            )
+        except OSError:
+            continue  # whoever reads it says why it can not be read
+        if whole or (part and _holds_shards(path.parent)):
+            folder = path if whole else path.parent
             raise InputError(
                 f"{name}: these are shards, not captured responses:"
                 f" use `eagle3-data verify {shlex.quote(str(folder))}`"
             )
-
-
-def _shards_at(path: Path) -> Path | None:
-    """The folder of shards that `path` is, or is a part of."""
-    try:
-        if path.is_dir():
-            return path if _holds_shards(path) else None
-        return path.parent if path.is_file() and _is_parquet(path) else None
-    except OSError:
-        return None  # whoever reads it says why it can not be read
+        if part:
+            raise InputError(f"{name}: this is Parquet: a capture is JSON lines")
 
 
 def _holds_shards(folder: Path) -> bool:
-    """Parts or a manifest of shards, and no capture beside them."""
+    """Parts, a journal or a manifest of shards, and no capture beside them."""
     from eagle3_data.records.sources import ENDINGS
+    from eagle3_data.shards.journal import SHARDS
     from eagle3_data.shards.manifest import JOURNAL, MANIFEST, load_manifest
     from eagle3_data.shards.schema import ShardError
 
     names = {entry.name for entry in folder.iterdir() if entry.is_file()}
     if any(name.endswith(ENDINGS) for name in names - {JOURNAL, MANIFEST}):
         return False
-    if JOURNAL in names or any(fnmatch(name, "part-*.parquet") for name in names):
+    if JOURNAL in names or any(map(SHARDS.is_file, names)):
         return True
     try:
         return MANIFEST in names and bool(load_manifest(folder))

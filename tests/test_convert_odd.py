@@ -148,3 +148,13 @@ def test_a_file_whose_name_is_not_utf8_is_refused_by_name(tmp_path: Path) -> Non
         result = CliRunner().invoke(app, [*call, str(path)])
         assert result.exit_code == 2
         assert "bad\\udcff.jsonl': the name is not UTF-8" in result.output
+
+
+def test_a_stop_id_of_the_request_is_not_in_the_text(tmp_path: Path) -> None:
+    """vLLM returns it among the ids and leaves it out of the text."""
+    ids = [*SAMPLED[:-1], 2193]  # … "half ans", and the stop id
+    assert TOKENIZER.decode([[2193]])[0].strip()
+    one = answer("I think so.", "half ans", ids, stop_reason=2193)
+    found = converted(tmp_path, record(one, asked={"stop_token_ids": [2193]}))
+    assert found.select("grade", "stop_reason").rows() == [("A", "2193")]
+    assert found["input_ids"].to_list() == [PROMPT + ids]

@@ -108,6 +108,11 @@ def test_held_out_prompts_that_no_rule_looks_for_are_told(tmp_path: Path) -> Non
 
 def test_shards_are_refused_from_python_too(tmp_path: Path) -> None:
     convert([CLEAN], tmp_path / "s", tokenizer=SMOLLM)
-    for path in (tmp_path / "s", tmp_path / "s" / "part-00000.parquet"):
+    for path in ("s", "s/part-00000.parquet", "s/*.parquet"):
         with pytest.raises(InputError, match="these are shards, not captured responses: use"):
-            check(path)
+            check(str(tmp_path / path))
+    other = tmp_path / "spark" / "part-00000-abc-c000.snappy.parquet"
+    other.parent.mkdir()
+    other.write_bytes((tmp_path / "s" / "part-00000.parquet").read_bytes())
+    with pytest.raises(InputError, match="this is Parquet: a capture is JSON lines"):
+        check(str(other))

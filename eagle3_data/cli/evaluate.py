@@ -146,10 +146,10 @@ def counting(wanted: bool) -> Iterator[Callable[[int, int], None]]:
 
 def _columns(shards: Path, names: list[str]) -> pl.DataFrame:
     from eagle3_data.shards.reader import open_shards
+    from eagle3_data.shards.schema import COLUMNS
 
-    opened = open_shards(shards)
-    known = [name for name in names if name in opened.lazy().collect_schema().names()]
-    return opened.lazy().select("sample_id", *known).collect()
+    known = [name for name in names if name in {column.name for column in COLUMNS}]
+    return open_shards(shards).frame(["sample_id", *known])
 
 
 def table(found: Evaluation) -> str:

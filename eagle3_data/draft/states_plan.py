@@ -61,8 +61,7 @@ def plan(shards: Shards, *, token_bytes: int, file_bytes: int, limit: int | None
     from eagle3_data.shards.schema import COLUMNS
 
     names = [column.name for column in COLUMNS if column.name not in LEFT_OUT]
-    frame = shards.lazy().select(names)
-    index = (frame if limit is None else frame.head(limit)).collect()
+    index = shards.frame(names, limit)
     if not index.height:
         raise StatesError(
             f"{shards.directory} holds no sample of this choice: see `verify`, or choose another"

@@ -36,8 +36,8 @@ def odd(directory: Path, listed: Collection[str]) -> Iterator[tuple[str, Path, s
     for entry in sorted(directory.iterdir()):
         if entry.name in (JOURNAL, SPILL) or SHARDS.is_draft(entry.name):
             yield rules.LEFTOVERS, directory / MANIFEST, entry.name
-        elif entry.name.startswith("."):  # hidden from readers; the Hub and git keep theirs so
-            continue
+        elif entry.name.startswith(".") and not _parquet(entry):
+            continue  # the Hub and git keep theirs so; a glob of Polars or DuckDB takes the others
         elif entry.is_dir() and not entry.is_symlink():
             inside = list(_inside(entry))
             yield rules.FOREIGN_ENTRY, entry, f"a folder, files in it: {len(inside)}"

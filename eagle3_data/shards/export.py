@@ -200,7 +200,10 @@ def _taken(folder: Path, source: Path, target: Target, *, overwrite: bool) -> It
             )
     made = not folder.exists()
     if made:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise OutputError(f"{folder} is in the way: move it away, or name another") from None
     elif not folder.is_dir():
         raise OutputError(f"{folder} is a file: name a folder for the export")
     lock = locked(folder, OutputError)

@@ -53,7 +53,7 @@ class Refusal(StrEnum):
     REPEATED = "the same ids and mask as an earlier row"
     SPLIT = (
         "its conversation (source_id) has earlier rows in another split: give all rows of a"
-        " conversation one split"
+        " conversation one split, and ids that are counted anew in each file another name in each"
     )
 
 

@@ -33,7 +33,7 @@ turn.
 COUNTED = pa.array([Grade.B.value, Grade.C.value])
 """Grades that rest on `completion_tokens`; A has no quarrel with it where it is known."""
 
-JSON_TEXTS = ("messages", "tools", "settings")
+JSON_TEXTS = ("messages", "tools", "tool_calls", "template_kwargs", "settings")
 """Columns that hold JSON text, or null."""
 
 

@@ -289,7 +289,11 @@ def _refuse_foreign(
 ) -> None:
     directory, kind = journal.directory, journal.kind
     ours = (MANIFEST, kind.journal, *kind.further, *beside)
-    others = [name for name in names if name not in ours]
+    others = [  # the Hub and git keep names with a dot; readers take those that end as shards do
+        name
+        for name in names
+        if name not in ours and not (name.startswith(".") and not name.endswith(kind.spoils))
+    ]
     foreign = [name for name in others if not kind.is_file(name) and not kind.is_draft(name)]
     if overwrite:
         foreign = [name for name in foreign if name.endswith(kind.spoils)]

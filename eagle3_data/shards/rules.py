@@ -148,7 +148,7 @@ CONTRACT_BROKEN = _shd(
     12,
     "contract-broken",
     """\
-A column holds a value that schema v1 does not allow: `messages`, `tools` or `settings` are no JSON,
+A column holds a value that schema v1 does not allow: a column of JSON text holds none,
 a `sample_id` is not the one of its `line_hash`, `choice` and `turn`, samples of one line have
 different line hashes.
 
@@ -297,6 +297,6 @@ that it lists.
 Why it matters: nothing vouches for it; a reader that takes the whole directory may read it.
 What to do: move it away.
 Not flagged: a link in the place of a listed file, as the Hub and DVC lay files out; what it leads
-to is checked like the file. Entries whose names begin with a dot: readers do not see them.""",
+to is checked like the file. Entries whose names begin with a dot, unless they are Parquet.""",
     severity=Severity.WARN,
 )

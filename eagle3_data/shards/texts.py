@@ -3,7 +3,7 @@
 What enters: rows of schema v1 and a tokenizer. What leaves: the rows whose ids decode to another
 text, with the place of the first difference. It promises the comparison of rule TOK004: whitespace
 and control markers aside, which servers strip, and only up to the tool calls, which servers
-re-write, or to a stop string, which they cut off.
+re-write, or to a stop string or stop id of the request, which they cut off.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def text_differs(table: pa.Table, tokenizer: Tokenizer) -> dict[int, str]:
     owners: list[tuple[int, bool]] = []
     for i, row in enumerate(rows):
         ids = row["input_ids"]
+        if ids and row["stop_reason"] == str(ids[-1]):
+            ids = ids[:-1]  # a stop id of the request: servers keep it out of the text
         for span in row["spans"]:
             piece = ids[max(span["start"], 0) : max(span["end"], 0)]
             if (

@@ -61,8 +61,8 @@ def is_control(text: str, special: bool) -> bool:
 
 @dataclass(frozen=True)
 class JsonTokenizer(OfFiles):
-    """A tokenizer.json behind the `Tokenizer` interface. Safe for threads: no instance is changed
-    after opening.
+    """A tokenizer.json behind the `Tokenizer` interface. Safe for threads: after opening only what
+    is kept for speed changes, and two threads that make it at once make the same.
 
     `added`: text → id; `special`: ids flagged special in the file; `control`: texts that `encode`
     never turns into their id.
@@ -76,7 +76,7 @@ class JsonTokenizer(OfFiles):
     vocab_size: int
     note: str = ""
     backend: str = "tokenizers"
-    decoded: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
+    _decoded: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
     """Tokens decoded so far: one number."""
 
     @cached_property
@@ -126,8 +126,8 @@ class JsonTokenizer(OfFiles):
         return table
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        self.decoded[0] += sum(map(len, ids))
-        many = self.decoded[0] >= TABLE_FROM
+        self._decoded[0] += sum(map(len, ids))
+        many = self._decoded[0] >= TABLE_FROM
         table = self.spellings if many else None
         known = self.known if many else self._known_of(ids)
         if table is not None:

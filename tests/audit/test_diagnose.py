@@ -238,10 +238,16 @@ def test_captured_ids_tell_why_there_is_no_answer() -> None:
         {"content_span_tokens": 4},  # line ends behind the closing marker
         {"content_span_tokens": None, "grade": None},  # no tokenizer
         {"grade": "B"},  # rebuilt from the text
+        {"grade": "B", "content_span_tokens": 9},
+        {"content_span_tokens": 9, "model": "other"},  # its ids decode to other text: lost
     ],
 )
 def test_without_proof_nothing_is_told_of_a_missing_answer(other: dict[str, object]) -> None:
-    assert told([{**BARE, **other}] * 3 + [{}] * 7, ENDED) == []
+    lost = Rule(
+        "TOK004", "ids-decode-to-other-text", Severity.ERROR, "", lambda r: r.model == "other", "x"
+    )
+    names = [one.name for one in told([{**BARE, **other}] * 3 + [{}] * 7, ENDED, lost)]
+    assert not {"turn-ended-in-thought", "answer-in-reasoning"} & set(names)
 
 
 def test_key_renamed_once() -> None:

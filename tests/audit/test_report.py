@@ -282,8 +282,11 @@ def test_a_hint_is_inert() -> None:
 @pytest.mark.parametrize(
     ("code", "second"),
     [
-        ("SHD005", "again    writes missing and damaged shards anew"),
-        ("CNV001", "with --quarantine DIR    puts the bad lines apart"),
+        ("SHD005", "call that wrote the shards    writes missing and damaged ones anew"),
+        (
+            "CNV001",
+            "eagle3-data convert call with --quarantine DIR    puts the bad lines apart",
+        ),
     ],
 )
 def test_the_next_step_is_that_of_the_command(code: str, second: str) -> None:
@@ -293,7 +296,7 @@ def test_the_next_step_is_that_of_the_command(code: str, second: str) -> None:
     )
     assert hint(made) == [
         f"Next: eagle3-data rule {code}    what it means and what to do",
-        f"      the same eagle3-data convert call {second}",
+        f"      the same {second}",
     ]
 
 

@@ -106,7 +106,7 @@ def test_verify_sends_to_convert_which_mends(damaged: bool) -> None:
     got = run("verify", "s", code=1)
     assert "eagle3-data check" not in got.stdout
     assert got.stdout.endswith(
-        "      the same eagle3-data convert call again    writes missing and damaged shards anew\n"
+        "      the same call that wrote the shards    writes missing and damaged ones anew\n"
     )
     run(*asked, code=1)
     assert run("verify", "s", code=0).stdout.endswith(

@@ -145,7 +145,8 @@ def test_no_conversation_is_brought_into_two_splits(tmp_path) -> None:
     ]  # fmt: skip
     assert found.refused == {
         "its conversation (source_id) has earlier rows in another split: give all rows of a"
-        " conversation one split": 1
+        " conversation one split, and ids that are counted anew in each file another name in"
+        " each": 1
     }
     assert [(line, detail) for _, line, _, detail in found.examples] == [
         (2, "'talk': 'train', 'val'")

@@ -126,9 +126,28 @@ def test_bit_rot_is_told_with_the_file_and_the_next_step(tmp_path) -> None:
     with pytest.raises(ShardError, match=said):
         list(shards.batches(["input_ids"]))
     assert shards.splits() == {"train": 60}  # of a column that is whole
+    with pytest.raises(ShardError, match=said):
+        shards.frame(["input_ids"])
+    with pytest.raises(OSError, match="CRC checksum"):
+        shards.dataset().to_table(columns=["input_ids"])
     rot(tmp_path / "part-00001.parquet", "seq_len")
     with pytest.raises(ShardError, match=said):
         len(shards.where(max_length=40))
+
+
+def test_a_frame_is_the_rows_in_order_and_no_more_than_the_limit(tmp_path) -> None:
+    write(tmp_path, many(60))
+    shards = open_shards(tmp_path)
+    lazy = shards.lazy().select("seq_len", "spans", "split").collect()
+    assert shards.frame(["seq_len", "spans", "split"]).equals(lazy)
+    for limit in (0, 1, 25, 60, 99):
+        assert shards.frame(["spans", "seq_len"], limit).equals(
+            lazy.select("spans", "seq_len").head(limit)
+        )
+    none = shards.where(max_length=1).frame(["seq_len", "split"])
+    assert none.shape == (0, 2) and none.schema == lazy.select("seq_len", "split").schema
+    with pytest.raises(ShardError, match="schema v1 has no column 'nope'"):
+        shards.frame(["seq_len", "nope"])
 
 
 def test_a_file_in_place_of_the_folder_is_called_one(tmp_path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import orjson
 import pytest
 from making import FACTS, contents, many, rewrite, row, table, write
@@ -143,6 +145,9 @@ def test_a_foreign_file_is_no_error(tmp_path) -> None:
 def test_hidden_entries_are_nobodys_but_the_spill_is_of_a_run(tmp_path) -> None:
     found = file_fault(tmp_path, lambda: (tmp_path / ".gitattributes").write_text("r"))
     assert found == []
+    shutil.copy(tmp_path / "part-00000.parquet", tmp_path / ".old.parquet")  # a glob takes it
+    assert verify(tmp_path).codes == ["SHD004"]
+    (tmp_path / ".old.parquet").unlink()
     (tmp_path / ".spill" / ("0" * 32)).mkdir(parents=True)
     (tmp_path / ".spill" / ("0" * 32) / "000000-000000000001.arrow").write_bytes(b"")
     assert verify(tmp_path).codes == ["SHD023"]

@@ -255,6 +255,15 @@ def test_overwrite_replaces_another_run(tmp_path) -> None:
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
+def test_names_with_a_dot_are_let_be_unless_readers_take_them(tmp_path) -> None:
+    (tmp_path / ".gitattributes").write_text("mine")
+    write(tmp_path, many(3))
+    assert contents(tmp_path)[".gitattributes"] == b"mine"
+    (tmp_path / ".old.parquet").write_bytes(b"mine")
+    with pytest.raises(ShardError, match=r"foreign files \(\.old\.parquet\)"):
+        write(tmp_path, many(3))
+
+
 def test_foreign_files_are_refused_and_never_touched(tmp_path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ShardError, match=r"foreign files \(notes\.txt\)"):

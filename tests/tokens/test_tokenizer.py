@@ -262,7 +262,7 @@ def test_decoding_is_the_library_s(
     known = np.flatnonzero(opened().known).tolist()
     ids = data.draw(st.lists(st.sampled_from(known) | st.sampled_from(known[-60:]), max_size=30))
     library = opened().marked.decode(ids, skip_special_tokens=False)
-    few, many = replace(opened(), decoded=[0]), replace(opened(), decoded=[TABLE_FROM])
+    few, many = replace(opened(), _decoded=[0]), replace(opened(), _decoded=[TABLE_FROM])
     many.__dict__["spellings"] = opened().spellings  # made once for all examples
     many.__dict__["known"] = opened().known
     assert few.decode([ids]) == many.decode([ids]) == [library]
@@ -274,9 +274,9 @@ def test_every_token_is_spelled_as_the_library_spells_it() -> None:
         known = np.flatnonzero(tokenizer.known).tolist()
         assert tokenizer.spellings is not None
         library = tokenizer.marked.decode_batch([[i] for i in known], skip_special_tokens=False)
-        tokenizer.decoded[0] = TABLE_FROM
+        tokenizer._decoded[0] = TABLE_FROM
         assert tokenizer.decode([[i] for i in known]) == library
-        few = replace(tokenizer, decoded=[0])
+        few = replace(tokenizer, _decoded=[0])
         assert few.decode([[i] for i in known[: TABLE_FROM - 1]]) == library[: TABLE_FROM - 1]
 
 

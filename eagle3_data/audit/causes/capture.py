@@ -14,12 +14,14 @@ from eagle3_data.audit.causes.coupling import (
     FOREIGN_MARKERS,
     KEY_RENAMED,
     NOTHING_SAID,
+    OTHER_TEXT,
     THOUGHT_COUNTED,
     THOUGHT_FOLLOWS,
     THOUGHT_IN_CONTENT,
     THOUGHT_MISSING,
 )
 from eagle3_data.audit.inert import inert
+from eagle3_data.tokens.samples import Grade
 
 FAMILIES = ("CAP", "WRP", "TOK")
 BYTES_PER_TOKEN = 4.0
@@ -37,9 +39,14 @@ BLANK_TOKENS = 4
 
 
 def answer_in_thought(case: Case) -> Found | None:
-    """The captured ids close the thought and answer, but the text of both is in the reasoning."""
+    """The captured ids close the thought and answer, and the text of both is in the reasoning.
+    Where the ids decode to other text, the answer is not there but lost.
+    """
     rows = case.records.filter(
-        case.fired(ENDED_IN_THOUGHT) & (pl.col("content_span_tokens") > BLANK_TOKENS)
+        case.fired(ENDED_IN_THOUGHT)
+        & ~case.fired(OTHER_TEXT)
+        & (pl.col("grade").cast(pl.String) == Grade.A.value)
+        & (pl.col("content_span_tokens") > BLANK_TOKENS)
     )
     if not case.many(rows):
         return None
