@@ -75,7 +75,7 @@ def sources(paths: Sequence[str | Path | Source] | str | Path) -> list[Source]:
     names = [path.path if isinstance(path, Source) else str(path) for path in paths]
     refuse_shards(names)
     found = expand(names)
-    refuse_shards([source.path for source in found])  # of a glob
+    refuse_shards([source.path for source in found if source.path not in names])  # of a glob
     return found
 
 
@@ -88,10 +88,8 @@ def refuse_shards(files: Sequence[str]) -> None:
     for name in files:
         path = Path(name)
         try:
-            whole, part = (
-                path.is_dir() and _holds_shards(path),
-                path.is_file() and _is_parquet(path),
-            )
+            whole = path.is_dir() and _holds_shards(path)
+            part = path.is_file() and _is_parquet(path)
         except OSError:
             continue  # whoever reads it says why it can not be read
         if whole or (part and _holds_shards(path.parent)):

@@ -145,11 +145,9 @@ def counting(wanted: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 def _columns(shards: Path, names: list[str]) -> pl.DataFrame:
-    from eagle3_data.shards.reader import open_shards
-    from eagle3_data.shards.schema import COLUMNS
+    from eagle3_data.shards.reader import NAMES, open_shards
 
-    known = [name for name in names if name in {column.name for column in COLUMNS}]
-    return open_shards(shards).frame(["sample_id", *known])
+    return open_shards(shards).frame(["sample_id", *(name for name in names if name in NAMES)])
 
 
 def table(found: Evaluation) -> str:

@@ -312,7 +312,7 @@ def _steps_of_the_command(report: Report) -> Iterator[str]:
     if "SHD" in families:
         codes = set(report.rules["code"])
         if codes & MENDED and codes.isdisjoint(IN_THE_WAY):
-            yield ("the same call that wrote the shards    writes missing and damaged ones anew")
+            yield "the same call that wrote the shards    writes missing and damaged ones anew"
         elif report.clean and report.record_count:
             folder = shlex.quote(inert(str(Path(report.inputs[0].path).parent)))
             yield f"eagle3-data vocab {folder} -o mapping/ --size 32000    the draft vocabulary"
