@@ -28,6 +28,7 @@ from eagle3_data.shards.manifest import (
     Run,
     Shard,
     load_manifest,
+    no_file,
 )
 from eagle3_data.shards.schema import SCHEMA_VERSION, ShardError
 from eagle3_data.writing import drafting
@@ -313,14 +314,11 @@ def _refuse_no_files(journal: Journal[File, Made], names: Sequence[str]) -> None
     directory, kind = journal.directory, journal.kind
     for name in names:
         ours = name in (MANIFEST, kind.journal, *kind.further)
-        path = directory / name
-        if (ours or kind.is_file(name) or kind.is_draft(name)) and path.exists():
-            if path.is_file():
-                continue
-            what = "a folder" if path.is_dir() else "no regular file"
+        what = no_file(directory / name)
+        if what is not None and (ours or kind.is_file(name) or kind.is_draft(name)):
             raise kind.error(
-                f"{path} is {what}, where a file of the {kind.name} belongs: move it away and run"
-                " the same command again"
+                f"{directory / name} is {what}, where a file of the {kind.name} belongs: move it"
+                " away and run the same command again"
             )
 
 

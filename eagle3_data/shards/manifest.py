@@ -168,8 +168,7 @@ def loaded(
     """
     path = directory / MANIFEST
     try:
-        if path.exists() and not path.is_file():  # a pipe would be read for ever
-            what = "a folder" if path.is_dir() else "no regular file"
+        if (what := no_file(path)) is not None:  # a pipe would be read for ever
             raise error(
                 f"{path} is {what}: move it away and restore the manifest, or run `{command}"
                 " --overwrite` again"
@@ -202,6 +201,13 @@ def loaded(
             f"{path} is damaged ({_reason(fault)}): restore it, or run `{command} --overwrite`"
             " again"
         ) from None
+
+
+def no_file(path: Path) -> str | None:
+    """What lies at `path` in place of a regular file; None for a file, and for nothing."""
+    if not path.exists() or path.is_file():
+        return None
+    return "a folder" if path.is_dir() else "no regular file"
 
 
 def canonical(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from eagle3_data.audit.causes.case import NEARLY_ALL, Case, Found, median, several
+from eagle3_data.audit.causes.case import EXACT, NEARLY_ALL, Case, Found, median, several
 from eagle3_data.audit.causes.coupling import (
     CLOSED_IN_THOUGHT,
     CLOSING_MARKER_ONLY,
@@ -21,7 +21,6 @@ from eagle3_data.audit.causes.coupling import (
     THOUGHT_MISSING,
 )
 from eagle3_data.audit.inert import inert
-from eagle3_data.tokens.samples import Grade
 
 FAMILIES = ("CAP", "WRP", "TOK")
 BYTES_PER_TOKEN = 4.0
@@ -45,7 +44,7 @@ def answer_in_thought(case: Case) -> Found | None:
     rows = case.records.filter(
         case.fired(ENDED_IN_THOUGHT)
         & ~case.fired(OTHER_TEXT)
-        & (pl.col("grade").cast(pl.String) == Grade.A.value)
+        & EXACT
         & (pl.col("content_span_tokens") > BLANK_TOKENS)
     )
     if not case.many(rows):

@@ -15,7 +15,10 @@ import polars as pl
 
 from eagle3_data.audit.inert import inert
 from eagle3_data.profiles.profile import Profile
+from eagle3_data.tokens.samples import Grade
 
+EXACT = pl.col("grade").cast(pl.String) == Grade.A.value
+"""The ids were captured: what they hold is what was sampled."""
 NEARLY_ALL = 0.9
 SOME = 3
 """Records from which a pattern is worth a word when it does not fill the file."""

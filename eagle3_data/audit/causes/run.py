@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from eagle3_data.audit.causes.case import ENOUGH, NEARLY_ALL, Case, Found, several
+from eagle3_data.audit.causes.case import ENOUGH, EXACT, NEARLY_ALL, Case, Found, several
 from eagle3_data.audit.causes.coupling import (
     CUT,
     ENDED_IN_THOUGHT,
@@ -14,7 +14,6 @@ from eagle3_data.audit.causes.coupling import (
 )
 from eagle3_data.audit.inert import inert
 from eagle3_data.records.ends import CUT_BY_LENGTH, FINISHED
-from eagle3_data.tokens.samples import Grade
 
 CUT_SHARE = 0.01
 BLOCK = 5
@@ -57,9 +56,7 @@ def ended_in_thought(case: Case) -> Found | None:
     an answer that a parser left in the reasoning field looks the same, and nothing is told.
     """
     rows = case.records.filter(
-        case.fired(ENDED_IN_THOUGHT)
-        & (pl.col("grade").cast(pl.String) == Grade.A.value)
-        & (pl.col("content_span_tokens") == 0)
+        case.fired(ENDED_IN_THOUGHT) & EXACT & (pl.col("content_span_tokens") == 0)
     )
     if not case.many(rows):
         return None
